@@ -1,0 +1,84 @@
+"""What the engine asks of a model family, and where families are registered.
+
+An adapter owns one loaded HF model: it turns messages into tokens and images (`prepare`), images into embeddings
+(`encode`), tokens into hidden states (`forward`) and hidden states into logits. It knows nothing of scheduling, of the
+KV pool's layout or of HTTP. Families differ only here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from backend.types import ImageInput, Prepared
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+    from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, Any]
+"""HF chat format: `role`, and `content` as a string or a list of `{"type": "text", "text"}` / `{"type": "image"}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The facts the engine sizes itself by. `max_embeds_per_image` is the most rows one image can give (0: text only)."""
+
+    family: str
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    max_model_len: int
+    num_position_rows: int
+    eos_token_ids: frozenset[int]
+    image_token_id: int | None
+    max_embeds_per_image: int
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model accepts images at all."""
+        return self.image_token_id is not None
+
+
+class ModelAdapter(Protocol):
+    """One loaded model behind the engine's own vocabulary. Created by `backend.models.registry.load`."""
+
+    spec: ModelSpec
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
+    dtype: torch.dtype
+
+    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
+        """Apply the chat template and the processor; images are RGB, in order of appearance.
+
+        Pure apart from CPU time; called off the event loop, never on the engine thread. Raises `Rejected` when the
+        template refuses the messages or the number of placeholders does not match the images.
+        """
+        ...
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings [T, H] of ids int64 [T]; ids at image placeholders may be any safe id."""
+        ...
+
+    def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
+        """Encode one image in pauses: yields after every slice but the last, returns rows [num_embeds, H].
+
+        Exactly `image.num_slices` resumptions finish it. Several generators may be alive at once; closing one early is
+        allowed at any pause. The caller holds `torch.inference_mode()` around every resumption.
+        """
+        ...
+
+    def forward(self, embeds: torch.Tensor, positions: torch.Tensor, plan: object) -> torch.Tensor:
+        """One flattened step: embeds [T, H], positions int64 [R, T] -> final-normed hidden states [T, H].
+
+        `plan` reaches the registered attention function unchanged, once per layer.
+        """
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [n, V] fp32 of hidden states [n, H], soft-capping and scaling included."""
+        ...

@@ -1,0 +1,256 @@
+"""The engine's frozen values: what the scheduler, the runner, the text layer and the server hand to one another.
+
+Standard library only, so that every package may import it. Payloads that only one side understands (pixels) are opaque
+`object`s here. Nothing in this module changes after construction; whatever changes lives with its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+PositionRows = tuple[Sequence[int], ...]
+"""Rotary positions of consecutive tokens: R rows of equal length (R = 1, or 3 for M-RoPE). Rows may be `range`s."""
+
+
+class RequestClass(StrEnum):
+    """Who waits for the answer. Interactive goes first; background ages upward so that it cannot starve."""
+
+    INTERACTIVE = "interactive"
+    BACKGROUND = "background"
+
+
+class FinishReason(StrEnum):
+    """Why a request ended. `STOP` and `LENGTH` are the OpenAI API's words; the others never reach a reply as such."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose each next token.
+
+    `temperature` 0 is greedy. `top_p` 1 and `top_k` 0 are off. `seed` makes a request reproducible whatever its batch
+    mates are; None draws a fresh one at submit. String stops belong to the text layer, which sees text; the engine
+    knows `stop_token_ids` (the model's EOS ids are added by the text layer unless `ignore_eos`).
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop_token_ids: frozenset[int] = frozenset()
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInput:
+    """One image of a request, ready to encode.
+
+    `key` covers pixels and processing arguments, so equal keys mean equal embeddings. `num_embeds` counts rows the
+    encoder will give; `num_slices` how many pieces `encode()` yields (vision blocks, times tiles). `pixels` is the
+    adapter's own payload and takes part in neither comparison nor repr.
+    """
+
+    key: str
+    num_embeds: int
+    num_slices: int
+    pixels: object = field(repr=False, compare=False, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """Placeholders `[start, start + length)` of a prompt, filled from rows `[offset, offset + length)` of image `key`.
+
+    A tiled image has one span per run of placeholders, all with the same key. `atomic` spans may not be split between
+    two chunks (families whose image tokens attend to each other in both directions).
+    """
+
+    start: int
+    length: int
+    key: str
+    offset: int = 0
+    atomic: bool = False
+
+    @property
+    def end(self) -> int:
+        """Index one past the last placeholder."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a model adapter makes of messages and images.
+
+    `positions` covers the prompt, R rows of `len(token_ids)`. A later token at index i has position
+    `i + decode_delta` on every row (M-RoPE runs behind the index after an image; 0 otherwise).
+    """
+
+    token_ids: tuple[int, ...]
+    images: tuple[ImageInput, ...]
+    spans: tuple[ImageSpan, ...]
+    positions: PositionRows
+    decode_delta: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation, complete: everything the engine needs to know about it, decided before it is submitted."""
+
+    request_id: str
+    prompt: Prepared
+    sampling: SamplingParams
+    request_class: RequestClass = RequestClass.INTERACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedSlice:
+    """Rows `[row, row + length)` of image `key` replace the chunk's tokens `[dest, dest + length)`."""
+
+    key: str
+    row: int
+    dest: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens `[start, start + len(token_ids))` of one sequence, computed in one step. A decode is a chunk of one.
+
+    `block_ids` is the sequence's block table, long enough for the chunk's last token; KV of index i lies in block
+    `block_ids[i // block_size]` at `i % block_size`. `samples` says that the last token's logits choose the next
+    token, which will be output number `sample_index` (0-based; with the seed it fixes the draw, so that a preempted
+    sequence repeats itself). `is_decode` is for reading the step, not for computing it.
+    """
+
+    request_id: str
+    start: int
+    token_ids: tuple[int, ...]
+    positions: PositionRows
+    block_ids: tuple[int, ...]
+    embeds: tuple[EmbedSlice, ...]
+    samples: bool
+    sample_index: int
+    sampling: SamplingParams
+    is_decode: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed by this chunk."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeSlice:
+    """Advance the encoder for `image` by `num_slices` pieces, starting at piece `first_slice`.
+
+    A runner that meets `first_slice == 0` starts the image; `first_slice + num_slices == image.num_slices` ends it
+    and makes its embeddings resident.
+    """
+
+    image: ImageInput
+    first_slice: int
+    num_slices: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the image's embeddings are resident after this slice."""
+        return self.first_slice + self.num_slices == self.image.num_slices
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One engine step as a value: frozen, complete, loggable, replayable.
+
+    `evictions` (image keys, resident or half encoded) are dropped before anything else; `encodes` are advanced, then
+    `chunks` are computed together. An embedding used by a chunk was resident before this step began.
+    """
+
+    step_id: int
+    chunks: tuple[Chunk, ...]
+    encodes: tuple[EncodeSlice, ...] = ()
+    evictions: tuple[str, ...] = ()
+
+    @property
+    def num_decode_tokens(self) -> int:
+        """Tokens of running decodes."""
+        return sum(c.num_tokens for c in self.chunks if c.is_decode)
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Tokens of prompt chunks (recomputed outputs of a preempted sequence included)."""
+        return sum(c.num_tokens for c in self.chunks if not c.is_decode)
+
+    @property
+    def num_encoder_slices(self) -> int:
+        """Pieces of vision encoding."""
+        return sum(e.num_slices for e in self.encodes)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of a Step: sampled ids by request, and requests or images whose computation failed, with the reason."""
+
+    step_id: int
+    sampled: dict[str, int]
+    failed_requests: dict[str, str] = field(default_factory=dict)
+    failed_images: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """The scheduler's word on one request after a step: a token, an end, or both (the last token and its reason).
+
+    `error` explains `FinishReason.ERROR`. A stop token id is reported as `token_id=None` with reason `STOP`.
+    """
+
+    request_id: str
+    token_id: int | None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """The scheduler's bounds, all decided before it starts.
+
+    `max_num_batched_tokens` is the policy's soft token budget per step (it may be changed while running);
+    `hard_num_batched_tokens` the activation memory's bound, which an atomic image may reach and nothing may exceed.
+    Encoder capacity is counted in embeddings, encoder work per step in slices: `max_encoder_slices_per_step` while
+    somebody decodes, `idle_encoder_slices_per_step` while nobody does. `background_aging_steps` is how many steps a
+    waiting background request needs to count as interactive.
+    """
+
+    max_num_batched_tokens: int
+    hard_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int = 16
+    encoder_cache_embeds: int = 16384
+    max_encoder_slices_per_step: int = 1
+    idle_encoder_slices_per_step: int = 4
+    enable_prefix_caching: bool = True
+    max_num_waiting: int = 1024
+    background_aging_steps: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """A reading of the scheduler at one moment; counters (`num_*_total`) only grow."""
+
+    num_running: int
+    num_waiting: int
+    num_blocks_used: int
+    num_blocks_total: int
+    encoder_embeds_used: int
+    encoder_embeds_total: int
+    num_preemptions_total: int
+    prefix_queries_total: int
+    prefix_hits_total: int
