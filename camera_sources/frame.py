@@ -23,3 +23,9 @@ class Frame:
     t_wall: float
     pts_s: float
     image: NDArray[np.uint8] = field(repr=False, compare=False)
+
+
+def freeze(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """`image` itself, write-protected, as a Frame must hold it."""
+    image.flags.writeable = False
+    return image

@@ -1,0 +1,36 @@
+"""OpenCV, imported when first needed and kept quiet: its logs print URLs with credentials."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from camera_sources.base import SourceError
+
+# OpenCV and ffmpeg print what they open, passwords included; we report failures ourselves.
+QUIET = {"OPENCV_LOG_LEVEL": "SILENT", "OPENCV_FFMPEG_LOGLEVEL": "-8"}
+
+
+def import_cv2() -> Any:
+    """The `cv2` module, silenced. Raises `SourceError` with the cure where its system libraries are missing."""
+    os.environ.update(QUIET)
+    try:
+        cv2 = importlib.import_module("cv2")
+    except ImportError as error:
+        raise SourceError(explain_import_error(error)) from None
+    cv2.utils.logging.setLogLevel(
+        cv2.utils.logging.LOG_LEVEL_SILENT
+    )  # somebody else may have imported it before the environment said so
+    return cv2
+
+
+def explain_import_error(error: ImportError) -> str:
+    """What to do when `import cv2` fails, in one line."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "libGL" in text or "libgthread" in text or "libglib" in text:
+        return (
+            f"OpenCV cannot start: {text}. Install the library (Debian/Ubuntu: apt-get install libgl1 libglib2.0-0) "
+            "or use the build without windows (pip install opencv-python-headless)"
+        )
+    return f"OpenCV cannot start: {text}. Install it with: pip install opencv-python-headless"
