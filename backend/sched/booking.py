@@ -1,0 +1,84 @@
+"""A step while it is being made: what is booked so far, and which images its chunks read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from backend.sched.encoder_ledger import EncoderLedger
+from backend.sched.sequence import Sequence
+from backend.types import Chunk, EncodeSlice, ImageInput, Step
+
+
+class Draft:
+    """Chunks, encoder slices and their sequences, in the order of booking; becomes a `Step`."""
+
+    def __init__(self, step_id: int, hard_num_tokens: int) -> None:
+        self.step_id = step_id
+        self.seqs: list[Sequence] = []
+        self.images_in_use: set[str] = set()
+        self.num_tokens = 0
+        self._hard_num_tokens = hard_num_tokens
+        self._chunks: list[Chunk] = []
+        self._encodes: tuple[EncodeSlice, ...] = ()
+
+    @property
+    def hard_room(self) -> int:
+        """Tokens that memory has room for."""
+        return self._hard_num_tokens - self.num_tokens
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to run."""
+        return not self._chunks and not self._encodes
+
+    def holds(self, seq: Sequence) -> bool:
+        """Whether a chunk of `seq` is booked."""
+        return any(booked is seq for booked in self.seqs)
+
+    def add_chunk(self, seq: Sequence, end: int) -> None:
+        """Book `seq` up to `end`; its blocks are there and its images resident."""
+        chunk = seq.advance(end, self.step_id)
+        self._chunks.append(chunk)
+        self.seqs.append(seq)
+        self.num_tokens += chunk.num_tokens
+        self.images_in_use.update(embed.key for embed in chunk.embeds)
+
+    def add_encodes(self, encodes: tuple[EncodeSlice, ...]) -> None:
+        """Book the step's encoder slices."""
+        self._encodes = encodes
+
+    def finish(self, evictions: tuple[str, ...]) -> Step:
+        """The step as a value."""
+        return Step(self.step_id, tuple(self._chunks), self._encodes, evictions)
+
+
+def book_images(
+    running: Seq[Sequence], ledger: EncoderLedger, num_slices: int, in_use: set[str], step_id: int
+) -> tuple[EncodeSlice, ...]:
+    """Give `num_slices` encoder slices to the images that `running` (most urgent first) need, each image once.
+
+    The image that a sequence needs next may push out pinned ones of less urgent sequences, so that the most urgent
+    sequence always gets on; images it needs later are encoded ahead only where nobody's need is hurt.
+    """
+    wants: dict[str, tuple[ImageInput, Sequence]] = {}
+    next_keys: set[str] = set()
+    for seq in running:
+        for position, image in enumerate(seq.pending_images()):
+            wants.setdefault(image.key, (image, seq))
+            if position == 0:
+                next_keys.add(image.key)
+    ledger.pin(tuple(wants))
+    for key in in_use & wants.keys():
+        ledger.touch(key)
+    encodes: list[EncodeSlice] = []
+    for key, (image, seq) in wants.items():
+        if num_slices == 0:
+            break
+        if ledger.is_encoded(key):
+            continue
+        if key not in ledger and not ledger.try_reserve(image, may_take_pinned=key in next_keys, in_use=in_use):
+            continue
+        encodes.append(ledger.advance(key, num_slices))
+        num_slices -= encodes[-1].num_slices
+        seq.served_step = step_id
+    return tuple(encodes)

@@ -1,0 +1,281 @@
+"""The only loop: who computes what in the next step, and what its result means for each request.
+
+`schedule()` asks the policy for lanes, books them against blocks, images and bounds, and returns a `Step`; `apply()`
+takes its result. Neither reads a clock or touches a tensor, so the same calls always give the same steps. One thread at
+a time; one step in flight.
+"""
+
+from __future__ import annotations
+
+from backend.errors import Overloaded, Rejected
+from backend.sched.admission import check_limits, check_request, check_token_budget, context_len
+from backend.sched.blocks import BlockPool, BlockTable
+from backend.sched.booking import Draft, book_images
+from backend.sched.chunking import chunk_end, hit_len
+from backend.sched.encoder_ledger import EncoderLedger
+from backend.sched.policy import Policy, View
+from backend.sched.sequence import SeqState, Sequence
+from backend.types import FinishReason, Request, SchedulerLimits, SchedulerStats, Step, StepResult, TokenEvent
+
+
+class Scheduler:
+    """All living requests, their blocks and their images.
+
+    Raises ConfigError for limits that contradict each other.
+    """
+
+    def __init__(self, limits: SchedulerLimits, policy: Policy) -> None:
+        check_limits(limits)
+        self.policy = policy
+        self._limits = limits
+        self._context_len = context_len(limits)
+        self._token_budget = limits.max_num_batched_tokens
+        self._pool = BlockPool(limits.num_blocks, limits.block_size)
+        self._ledger = EncoderLedger(limits.encoder_cache_embeds)
+        self._seqs: dict[str, Sequence] = {}
+        self._running: list[Sequence] = []
+        self._waiting: list[Sequence] = []
+        self._next_step_id = 0
+        self._num_arrivals = 0
+        self._in_flight: tuple[Step, list[Sequence]] | None = None
+        self._admission_open = True
+        self._num_preemptions = 0
+        self._num_prefix_queries = 0
+        self._num_prefix_hits = 0
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises Rejected for what can never be served, Overloaded when the queue is full."""
+        if request.request_id in self._seqs:
+            raise Rejected(f"Request id {request.request_id!r} is in use.", code="duplicate_request_id")
+        check_request(request, self._limits)
+        if len(self._waiting) >= self._limits.max_num_waiting:
+            raise Overloaded(f"{len(self._waiting)} requests are waiting already; try again later.")
+        table = BlockTable(self._pool)
+        seq = Sequence(request, arrival=self._num_arrivals, step_id=self._next_step_id, table=table)
+        self._num_arrivals += 1
+        self._seqs[seq.request_id] = seq
+        self._waiting.append(seq)
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request now: its blocks are free on return, and no event follows. False if it is not alive."""
+        seq = self._seqs.get(request_id)
+        if seq is None:
+            return False
+        self._retire(seq)
+        return True
+
+    def set_token_budget(self, num_tokens: int) -> None:
+        """Change the soft token budget from the next step on; raises ConfigError naming the limit it breaks."""
+        check_token_budget(num_tokens, self._limits)
+        self._token_budget = num_tokens
+
+    def has_work(self) -> bool:
+        """Whether any request is alive."""
+        return bool(self._seqs)
+
+    def schedule(self) -> Step | None:
+        """The next step, or None if there is nothing to run. The one before must have been applied."""
+        assert self._in_flight is None, "a step is in flight"
+        self._age()
+        draft = Draft(self._next_step_id, self._limits.hard_num_batched_tokens)
+        self._admission_open = not self._is_short_of_blocks()
+        for lane in self.policy.lanes(self._view()):
+            before = draft.num_tokens
+            for seq in lane.seqs:
+                self._book(seq, lane.tokens - draft.num_tokens, draft)
+            if lane.exclusive and draft.num_tokens > before:
+                break
+        self._book_images(draft)
+        if draft.is_empty:
+            return None
+        self._next_step_id += 1
+        step = draft.finish(self._ledger.take_evictions())
+        self._in_flight = (step, draft.seqs)
+        return step
+
+    def apply(self, result: StepResult) -> tuple[TokenEvent, ...]:
+        """Take the result of the step in flight: every token and every end that came of it, one event per request."""
+        assert self._in_flight is not None, "no step is in flight"
+        step, seqs = self._in_flight
+        assert result.step_id == step.step_id, f"result of step {result.step_id}, but {step.step_id} is in flight"
+        self._in_flight = None
+        for encode in step.encodes:
+            if encode.is_last and encode.image.key not in result.failed_images:
+                self._ledger.complete(encode.image.key)
+        events = self._fail(result)
+        for seq, chunk in zip(seqs, step.chunks, strict=True):
+            if seq.state is not SeqState.RUNNING:
+                continue
+            if self._limits.enable_prefix_caching:
+                seq.table.publish(seq.block_keys(seq.computed // self._limits.block_size))
+            if chunk.samples:
+                events.append(self._accept(seq, result.sampled[seq.request_id]))
+        return tuple(events)
+
+    def stats(self) -> SchedulerStats:
+        """A reading of now. Prefix queries and hits are counted in tokens."""
+        return SchedulerStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_blocks_used=self._pool.num_used,
+            num_blocks_total=self._pool.num_blocks,
+            encoder_embeds_used=self._ledger.num_embeds,
+            encoder_embeds_total=self._ledger.capacity,
+            num_preemptions_total=self._num_preemptions,
+            prefix_queries_total=self._num_prefix_queries,
+            prefix_hits_total=self._num_prefix_hits,
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError on any broken invariant. Slow; for tests."""
+        alive = list(self._seqs.values())
+        assert sorted(id(s) for s in alive) == sorted(id(s) for s in self._running + self._waiting), "a request is lost"
+        assert len(self._running) <= self._limits.max_num_seqs, "too many running"
+        assert all(seq.state is SeqState.RUNNING for seq in self._running), "a running sequence has another state"
+        for seq in self._waiting:
+            assert seq.is_queued, f"{seq} waits in another state"
+            assert seq.computed == 0, f"{seq} waits with KV"
+            assert len(seq.table) == 0, f"{seq} waits with blocks"
+        for seq in self._running:
+            assert seq.remaining > 0, f"{seq} has nothing left to compute"
+            assert seq.table.num_missing(seq.computed) == 0, f"{seq} has KV without blocks"
+            keys = seq.block_keys(seq.computed // self._pool.block_size)
+            for block_id, key in zip(seq.table.block_ids, keys, strict=False):
+                known = self._pool.index.key_of(block_id)
+                assert known is None or known == key, f"{seq}: block {block_id} is known as somebody else's"
+        self._pool.check(seq.table for seq in self._seqs.values())
+        self._ledger.check()
+
+    # -- making a step -------------------------------------------------------------------------------------------------
+
+    def _view(self) -> View:
+        running = sorted((seq for seq in self._running), key=lambda seq: seq.priority)
+        return View(
+            step_id=self._next_step_id,
+            decodes=tuple(seq for seq in running if seq.is_decoding),
+            prefills=tuple(seq for seq in running if not seq.is_decoding),
+            waiting=tuple(sorted(self._waiting, key=lambda seq: seq.priority)),
+            token_budget=self._token_budget,
+            hard_num_tokens=self._limits.hard_num_batched_tokens,
+        )
+
+    def _age(self) -> None:
+        """Background requests that got nothing for long enough count as interactive from now on."""
+        for seq in self._seqs.values():
+            if seq.is_background and self._next_step_id - seq.served_step >= self._limits.background_aging_steps:
+                seq.is_promoted = True
+
+    def _is_short_of_blocks(self) -> bool:
+        """Whether the running cannot all get on by a token each (R3: then nobody is admitted)."""
+        return sum(seq.table.num_missing(seq.computed + 1) for seq in self._running) > self._pool.num_free
+
+    def _book(self, seq: Sequence, soft_room: int, draft: Draft) -> None:
+        """Book what `seq` can have in this step, which may be nothing (R1: those after it are still asked)."""
+        if seq.is_queued and not self._try_admit(seq, soft_room):
+            return
+        resident, hard_room = self._ledger.is_resident, draft.hard_room
+        free = seq.table.room - seq.computed
+        end = chunk_end(seq, min(soft_room, free), min(hard_room, free), resident)
+        if end == seq.computed:
+            end = chunk_end(seq, min(soft_room, 1), hard_room, resident)
+            if end == seq.computed:
+                return
+            if not self._try_evict_for(seq, seq.table.num_missing(end), draft):
+                self._admission_open = False
+                return
+        seq.table.grow_to(end)
+        draft.add_chunk(seq, end)
+
+    def _try_admit(self, seq: Sequence, soft_room: int) -> bool:
+        """Move a queued sequence to the running if a place, and blocks for all its tokens, are there.
+
+        Blocks that the running still need for theirs are spoken for. The first refusal closes admission for this step:
+        nobody overtakes. A sequence with images is let in without tokens too, so that its images can be encoded.
+        """
+        if soft_room <= 0 and not seq.images:
+            return False
+        if not self._admission_open or len(self._running) >= self._limits.max_num_seqs:
+            return False
+        hit = self._find_prefix(seq)
+        spoken_for = sum(other.table.num_missing(other.total) for other in self._running)
+        needed = self._pool.blocks_for(seq.total) - len(hit) + self._pool.num_idle(hit)
+        if needed + spoken_for > self._pool.num_free:
+            self._admission_open = False
+            return False
+        seq.table.share(hit)
+        seq.computed = len(hit) * self._limits.block_size
+        self._num_prefix_queries += seq.total
+        self._num_prefix_hits += seq.computed
+        seq.move_to(SeqState.RUNNING, self._next_step_id)
+        self._waiting.remove(seq)
+        self._running.append(seq)
+        return True
+
+    def _find_prefix(self, seq: Sequence) -> list[int]:
+        """Cached blocks that `seq` can begin with. At least its last token is left to compute: it has to sample."""
+        if not self._limits.enable_prefix_caching:
+            return []
+        hit = self._pool.index.find(seq.block_keys((seq.total - 1) // self._limits.block_size))
+        return hit[: hit_len(seq, len(hit)) // self._limits.block_size]
+
+    def _try_evict_for(self, seq: Sequence, num_blocks: int, draft: Draft) -> bool:
+        """Free `num_blocks` blocks by preempting less urgent sequences, the least urgent first; all or nothing (R2)."""
+        victims: list[Sequence] = []
+        for other in sorted(self._running, key=lambda s: s.priority, reverse=True):
+            if self._pool.num_free + self._pool.num_freed_by(v.table for v in victims) >= num_blocks:
+                break
+            if other.priority > seq.priority and not draft.holds(other):
+                victims.append(other)
+        if self._pool.num_free + self._pool.num_freed_by(v.table for v in victims) < num_blocks:
+            return False
+        for victim in victims:
+            self._preempt(victim)
+        return True
+
+    def _preempt(self, seq: Sequence) -> None:
+        seq.rewind()
+        seq.move_to(SeqState.PREEMPTED, self._next_step_id)
+        self._running.remove(seq)
+        self._waiting.append(seq)
+        self._num_preemptions += 1
+        self._admission_open = False
+
+    def _book_images(self, draft: Draft) -> None:
+        running = sorted(self._running, key=lambda seq: seq.priority)
+        is_decoding = any(seq.is_decoding for seq in running)
+        limits = self._limits
+        num_slices = limits.max_encoder_slices_per_step if is_decoding else limits.idle_encoder_slices_per_step
+        draft.add_encodes(book_images(running, self._ledger, num_slices, draft.images_in_use, draft.step_id))
+
+    # -- taking a result -----------------------------------------------------------------------------------------------
+
+    def _fail(self, result: StepResult) -> list[TokenEvent]:
+        """End the requests that failed, and those running ones that needed an image that failed."""
+        failed: dict[str, str] = {}
+        for key, reason in result.failed_images.items():
+            self._ledger.drop(key)
+            failed |= {seq.request_id: reason for seq in self._running if seq.needs_image(key)}
+        failed |= {
+            request_id: reason for request_id, reason in result.failed_requests.items() if request_id in self._seqs
+        }
+        for request_id in failed:
+            self._retire(self._seqs[request_id])
+        return [TokenEvent(request_id, None, FinishReason.ERROR, reason) for request_id, reason in failed.items()]
+
+    def _accept(self, seq: Sequence, token_id: int) -> TokenEvent:
+        """Take a sampled token, and end the sequence if it says so."""
+        if token_id in seq.request.sampling.stop_token_ids:
+            self._retire(seq)
+            return TokenEvent(seq.request_id, None, FinishReason.STOP)
+        seq.resolve(token_id)
+        if seq.num_outputs < seq.request.sampling.max_tokens and seq.total < self._context_len:
+            return TokenEvent(seq.request_id, token_id)
+        self._retire(seq)
+        return TokenEvent(seq.request_id, token_id, FinishReason.LENGTH)
+
+    def _retire(self, seq: Sequence) -> None:
+        """Forget a sequence; what the prefix index knows of its blocks stays until they are taken."""
+        (self._waiting if seq.is_queued else self._running).remove(seq)
+        seq.move_to(SeqState.FINISHED, self._next_step_id)
+        seq.table.release()
+        del self._seqs[seq.request_id]

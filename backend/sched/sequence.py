@@ -1,0 +1,192 @@
+"""One request while it lives in the scheduler: its tokens, how far they are computed, and its state.
+
+There are no phases. `computed` chases `total`, and prompt chunks, prefix hits, decodes and the way back from a
+preemption are all that one subtraction. A sequence knows neither its neighbours nor the pool its blocks come from;
+which moves of state are legal is written once, in `MOVES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from backend.sched.blocks import BlockKey, BlockTable
+from backend.types import Chunk, EmbedSlice, ImageInput, ImageSpan, PositionRows, Request, RequestClass
+
+PLACEHOLDER = -1
+"""Stands for a token that a scheduled step will sample, until its result is applied."""
+
+Priority = tuple[bool, int]
+"""Smaller goes first: background after interactive, then by arrival."""
+
+
+class SeqState(StrEnum):
+    """Where a sequence is: in the queue (new or preempted), in the running set, or gone."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+MOVES: dict[SeqState, frozenset[SeqState]] = {
+    SeqState.WAITING: frozenset({SeqState.RUNNING, SeqState.FINISHED}),
+    SeqState.RUNNING: frozenset({SeqState.PREEMPTED, SeqState.FINISHED}),
+    SeqState.PREEMPTED: frozenset({SeqState.RUNNING, SeqState.FINISHED}),
+    SeqState.FINISHED: frozenset(),
+}
+"""The legal moves; every other one is a fault of the scheduler."""
+
+
+class Sequence:
+    """A request on its way: mutable, owned by the scheduler, read by policies.
+
+    `arrival` orders sequences of one class. `computed` counts tokens whose KV is written or scheduled to be;
+    `state_step` and `served_step` are the steps of the last move and of the last work done for it.
+    """
+
+    def __init__(self, request: Request, *, arrival: int, step_id: int, table: BlockTable) -> None:
+        self.request = request
+        self.arrival = arrival
+        self.table = table
+        self.computed = 0
+        self.state = SeqState.WAITING
+        self.state_step = step_id
+        self.served_step = step_id
+        self.is_promoted = False
+        self.spans = tuple(sorted(request.prompt.spans, key=lambda span: span.start))
+        self.images: dict[str, ImageInput] = {image.key: image for image in request.prompt.images}
+        self._tokens = list(request.prompt.token_ids)
+        self._keys: list[BlockKey] = []
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.request_id!r}, {self.state}, {self.computed}/{self.total})"
+
+    @property
+    def request_id(self) -> str:
+        """The request's id, unique among living sequences."""
+        return self.request.request_id
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt.token_ids)
+
+    @property
+    def total(self) -> int:
+        """Tokens there are: prompt, outputs, and the placeholder of one being sampled."""
+        return len(self._tokens)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens still to be computed."""
+        return self.total - self.computed
+
+    @property
+    def num_outputs(self) -> int:
+        """Tokens sampled so far, the placeholder included."""
+        return self.total - self.prompt_len
+
+    @property
+    def awaits_token(self) -> bool:
+        """Whether its newest token is still being sampled."""
+        return self._tokens[-1] == PLACEHOLDER
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it holds no place among the running."""
+        return self.state in (SeqState.WAITING, SeqState.PREEMPTED)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only its newest output is left to compute."""
+        return self.num_outputs > 0 and self.remaining == 1
+
+    @property
+    def is_background(self) -> bool:
+        """Whether it yields to interactive requests: background, and not yet aged."""
+        return self.request.request_class is RequestClass.BACKGROUND and not self.is_promoted
+
+    @property
+    def priority(self) -> Priority:
+        """Sort key, the most urgent first. Total: no two living sequences are equal."""
+        return (self.is_background, self.arrival)
+
+    def move_to(self, state: SeqState, step_id: int) -> None:
+        """Change state; an illegal move raises AssertionError."""
+        assert state in MOVES[self.state], f"{self.request_id}: illegal move {self.state} -> {state}"
+        self.state = state
+        self.state_step = step_id
+
+    def advance(self, end: int, step_id: int) -> Chunk:
+        """Schedule the tokens up to `end`: returns their chunk and moves `computed`.
+
+        The block table must reach `end` already. A chunk that ends at `total` samples, and leaves a placeholder.
+        """
+        start, is_decode = self.computed, self.is_decoding
+        chunk = Chunk(
+            request_id=self.request_id,
+            start=start,
+            token_ids=tuple(self._tokens[start:end]),
+            positions=self._positions(start, end),
+            block_ids=self.table.block_ids,
+            embeds=tuple(self._embeds(start, end)),
+            samples=end == self.total,
+            sample_index=self.num_outputs,
+            sampling=self.request.sampling,
+            is_decode=is_decode,
+        )
+        self.computed = end
+        self.served_step = step_id
+        if chunk.samples:
+            self._tokens.append(PLACEHOLDER)
+        return chunk
+
+    def resolve(self, token_id: int) -> None:
+        """Put the sampled token where its placeholder is."""
+        assert self.awaits_token, f"{self.request_id}: no token was being sampled"
+        self._tokens[-1] = token_id
+
+    def rewind(self) -> None:
+        """Give back all blocks and forget all KV; the tokens stay, so that they are computed again as they were."""
+        self.table.release()
+        self.computed = 0
+
+    def pending_spans(self) -> Iterator[ImageSpan]:
+        """Spans not wholly computed, in order."""
+        return (span for span in self.spans if span.end > self.computed)
+
+    def pending_images(self) -> Iterator[ImageInput]:
+        """Images that tokens still to be computed need, in order of need (a key may come twice)."""
+        return (self.images[span.key] for span in self.pending_spans())
+
+    def needs_image(self, key: str) -> bool:
+        """Whether a token still to be computed needs image `key`."""
+        return any(span.key == key for span in self.pending_spans())
+
+    def block_keys(self, num_blocks: int) -> list[BlockKey]:
+        """Content keys of its first `num_blocks` blocks, all of them full of known tokens."""
+        size = self.table.block_size
+        while len(self._keys) < num_blocks:
+            start = len(self._keys) * size
+            images = tuple(
+                (span.start - start, span.length, span.key, span.offset)
+                for span in self.spans
+                if span.start < start + size and span.end > start
+            )
+            parent = self._keys[-1].digest if self._keys else b""
+            self._keys.append(BlockKey(parent, tuple(self._tokens[start : start + size]), images))
+        return self._keys[:num_blocks]
+
+    def _positions(self, start: int, end: int) -> PositionRows:
+        prompt = self.request.prompt
+        if end <= self.prompt_len:
+            return tuple(row[start:end] for row in prompt.positions)
+        later = range(max(start, self.prompt_len) + prompt.decode_delta, end + prompt.decode_delta)
+        return tuple((*row[start:end], *later) for row in prompt.positions)
+
+    def _embeds(self, start: int, end: int) -> Iterator[EmbedSlice]:
+        for span in self.pending_spans():
+            first, last = max(span.start, start), min(span.end, end)
+            if first < last:
+                yield EmbedSlice(span.key, span.offset + first - span.start, first - start, last - first)
