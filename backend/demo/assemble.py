@@ -2,7 +2,7 @@
 
 Parts: EfficientNet-Lite2 (vision tower), the connector in this package, SmolLM2-135M-Instruct (language model). The
 directory appears whole or not at all, and is assembled anew when the recipe (parts or code) changes. What it is good
-for, and under which terms, is in MODEL_CARD.md.
+for, and under which terms, is in MODEL_CARD.md. Imports no torch: a supervisor may call it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from backend.demo.assets import LANGUAGE_MODEL, VISION_TOWER, AssetError, ensure
 HERE = Path(__file__).parent
 CONNECTOR = HERE / "demo_connector.safetensors"
 MODEL_CARD = HERE / "MODEL_CARD.md"
-RECIPE_FILES = (Path(__file__), HERE / "checkpoint.py", HERE / "smollm2.py", HERE / "chat_template.jinja", CONNECTOR)
+RECIPE_FILES = (HERE / "checkpoint.py", HERE / "smollm2.py", HERE / "chat_template.jinja", CONNECTOR, MODEL_CARD)
 STAMP = "assembled.json"
 
 
@@ -55,8 +55,10 @@ def _save_checkpoint(directory: Path, tower: Path, language_model: Path) -> None
     command = [sys.executable, "-m", "backend.demo.checkpoint", str(directory), str(tower), str(language_model)]
     done = subprocess.run([*command, str(CONNECTOR)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
-        raise AssetError(f"the demo model could not be assembled from its parts: {reason} (2 GB of memory are needed).")
+        killed = "the process was killed; it needs 2 GB of memory"
+        lines = done.stderr.strip().splitlines()
+        reason = killed if done.returncode < 0 or not lines else lines[-1]
+        raise AssetError(f"the demo model could not be assembled from its parts: {reason}.")
 
 
 def _is_assembled(target: Path, recipe: str) -> bool:

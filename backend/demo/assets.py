@@ -213,8 +213,11 @@ def _broken(asset: Asset, fetched: Path) -> str:
 @contextmanager
 def scratch_dir(target: Path) -> Iterator[Path]:
     """A directory beside `target`, gone afterwards, as is what a killed run left. Call under `target`'s lock."""
-    scratch = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(scratch, ignore_errors=True)
+    prefix = f".{target.name}.partial-"
+    for stale in target.parent.glob(f"{prefix}*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    # A name of its own: a child of the killed run may still be writing into the old one.
+    scratch = target.with_name(f"{prefix}{os.getpid()}")
     scratch.mkdir()
     try:
         yield scratch

@@ -1,7 +1,8 @@
-"""The demo model's checkpoint, as a module to run: three trained parts put into one HF `FastVlm` directory, with processor and template.
+"""The demo model's checkpoint: three trained parts in one HF `FastVlm` directory, with processor and chat template.
 
-Knows nothing of where the parts come from. Weights are kept in fp32, as they come out of the files: on a CPU they are
-used so, and a conversion would only move the numbers.
+Run as a module by `assemble`, with the arguments of `save_checkpoint`. Knows nothing of where the parts come from.
+Weights are kept in fp32, as they come out of the files: on a CPU they are used so, and a conversion would only move
+the numbers.
 """
 
 from __future__ import annotations
