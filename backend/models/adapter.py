@@ -24,7 +24,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The facts the engine sizes itself by. `max_embeds_per_image` is the most rows one image can give (0: text only)."""
+    """The facts the engine sizes itself by. `max_embeds_per_image`: the most rows one image can give (0: text only)."""
 
     family: str
     num_layers: int

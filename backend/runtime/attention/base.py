@@ -51,3 +51,11 @@ class AttentionBackend(Protocol):
     ) -> torch.Tensor:
         """query [Hq, T, D], key and value [Hkv, T, D] (any strides) -> [T, Hq, D]. Writes KV of the T tokens first."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepAttention:
+    """A backend and its plan for one step: the `plan` that travels through the model to its attention layers."""
+
+    backend: AttentionBackend
+    plan: Any

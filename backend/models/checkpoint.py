@@ -1,0 +1,144 @@
+"""Opens a checkpoint: an HF directory or id, checked before anything large is read and again after.
+
+Everything that can be wrong with a checkpoint ends here as a one-line `ModelLoadError`. Knows no model family.
+"""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig
+
+from backend.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+T = TypeVar("T")
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+"""Rotary scalings whose frequencies follow the longest position of the whole step: a sequence would depend on its batch
+mates, and a chunked prompt would differ from a whole one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that exists and whose family is known; nothing but its config has been read."""
+
+    source: str
+    config: PreTrainedConfig
+    device: torch.device
+    dtype: torch.dtype
+    local_files_only: bool
+
+    def load_part(self, loader: Callable[..., T], **options: Any) -> T:
+        """`loader` (a `from_pretrained`) on this checkpoint. Raises `ModelLoadError` with the reason's first line."""
+        return _load_part(self.source, self.local_files_only, loader, options)
+
+    def load_model(self, loader: Callable[..., Any]) -> PreTrainedModel:
+        """The model that `loader` makes, on the checkpoint's device, in eval mode, every weight from the checkpoint.
+
+        transformers fills missing weights with random numbers and only warns; here they are an error.
+        """
+        model, info = self.load_part(
+            loader, config=self.config, dtype=self.dtype, low_cpu_mem_usage=True, output_loading_info=True
+        )
+        missing = sorted(info["missing_keys"])
+        if missing:
+            some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+            raise ModelLoadError(f"model {self.source!r} lacks {len(missing)} of its weights ({some})")
+        return model.to(self.device).eval()  # type: ignore[arg-type]  # transformers' annotation of .to() is off
+
+
+def open_checkpoint(model: str, *, device: str, dtype: str, families: tuple[str, ...]) -> Checkpoint:
+    """Read and check the config of `model`. Raises `ModelLoadError`; reads no weights."""
+    target = _resolve_device(device)
+    local_files_only = _must_be_local(model)
+    try:
+        raw, _ = PreTrainedConfig.get_config_dict(model, local_files_only=local_files_only)
+    except Exception as error:
+        raise ModelLoadError(_not_found(model, local_files_only, error)) from error
+    family = raw.get("model_type")
+    if family not in families:
+        what = f"is of family {family!r}" if family else "has no config.json that names its family (model_type)"
+        raise ModelLoadError(f"model {model!r} {what}; supported are: {', '.join(sorted(families))}")
+    config = _load_part(model, local_files_only, AutoConfig.from_pretrained, {})
+    _refuse_batch_dependent_rope(model, config.get_text_config())
+    return Checkpoint(model, config, target, _resolve_dtype(dtype, target), local_files_only)
+
+
+def _load_part(source: str, local_files_only: bool, loader: Callable[..., T], options: Mapping[str, Any]) -> T:
+    try:
+        return loader(source, local_files_only=local_files_only, trust_remote_code=False, **options)
+    except Exception as error:  # transformers, safetensors and huggingface_hub raise a dozen unrelated types
+        raise ModelLoadError(f"model {source!r} cannot be loaded: {one_line(error)}") from error
+
+
+def one_line(error: Exception) -> str:
+    """The first line of an error's message, or its type's name."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _resolve_device(device: str) -> torch.device:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ModelLoadError("device cuda: torch sees no CUDA GPU here; use --device cpu")
+    return torch.device(device)
+
+
+def _resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if dtype not in DTYPES:
+        raise ModelLoadError(f"dtype {dtype!r} is unknown; choose one of: auto, {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+def _must_be_local(model: str) -> bool:
+    """Whether `model` can only be on this machine: it is a directory, or the hub does not answer.
+
+    Without this question an offline machine would spend half a minute on the hub client's retries. Behind a proxy the
+    question cannot be asked directly, and the hub client is left to find out.
+    """
+    if Path(model).expanduser().is_dir():
+        return True
+    if urllib.request.getproxies():
+        return False
+    from huggingface_hub.constants import ENDPOINT
+
+    url = urllib.request.Request(ENDPOINT)
+    host, _, port = url.host.partition(":")
+    try:
+        socket.create_connection((host, int(port or (443 if url.type == "https" else 80))), timeout=3.0).close()
+    except OSError:
+        return True
+    return False
+
+
+def _not_found(model: str, local_files_only: bool, error: Exception) -> str:
+    path = Path(model)
+    if path.is_dir():
+        return f"model {model!r}: the directory has no readable config.json"
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
+        return f"model {model!r}: no such directory"
+    if local_files_only:
+        return f"model {model!r} is no directory and not in the local cache, and the Hugging Face hub cannot be reached"
+    return f"model {model!r} is neither a directory nor a Hugging Face id: {one_line(error)}"
+
+
+def _refuse_batch_dependent_rope(model: str, text_config: PreTrainedConfig) -> None:
+    parameters = getattr(text_config, "rope_parameters", None) or {}
+    per_layer_type = [p for p in parameters.values() if isinstance(p, dict)]
+    for rope in per_layer_type or [parameters]:
+        if rope.get("rope_type") in BATCH_DEPENDENT_ROPE:
+            raise ModelLoadError(
+                f"model {model!r} scales its rotary positions by {rope['rope_type']!r}, which would make one request "
+                "depend on others; set another rope_type in its config.json"
+            )

@@ -1,0 +1,43 @@
+"""Model families by HF `model_type`, and the one way to load a model. A family is imported when it is needed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from backend.models.checkpoint import open_checkpoint
+
+if TYPE_CHECKING:
+    from backend.models.adapter import ModelAdapter
+
+TEXT_FAMILIES = (
+    "gemma2",
+    "gemma3_text",
+    "granite",
+    "llama",
+    "mistral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "smollm3",
+)
+
+FAMILIES = {
+    **dict.fromkeys(TEXT_FAMILIES, "backend.models.text_decoder:TextDecoder"),
+    "fast_vlm": "backend.models.fast_vlm:FastVlm",
+    "idefics3": "backend.models.smolvlm:SmolVlm",
+    "smolvlm": "backend.models.smolvlm:SmolVlm",
+}
+
+
+def load(model: str, *, device: str, dtype: str) -> ModelAdapter:
+    """Load an HF id or directory onto `device` ("cpu" or "cuda") in `dtype` ("auto": float32 on cpu, bfloat16 on cuda).
+
+    Raises `ModelLoadError`, one line that names the model and what is wrong: no such directory or id, a family that is
+    not supported (supported ones listed), missing weights, rotary scalings that depend on the batch.
+    """
+    checkpoint = open_checkpoint(model, device=device, dtype=dtype, families=tuple(FAMILIES))
+    module, _, attribute = FAMILIES[checkpoint.config.model_type].partition(":")
+    return getattr(import_module(module), attribute).load(checkpoint)

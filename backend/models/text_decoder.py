@@ -1,0 +1,42 @@
+"""Plain text decoders: Llama and the families that differ from it only inside their layers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from backend.errors import Rejected
+from backend.models import chat_template
+from backend.models.hf_adapter import HfAdapter
+from backend.types import ImageInput, Prepared
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from backend.models.adapter import Message
+    from backend.models.checkpoint import Checkpoint
+
+
+class TextDecoder(HfAdapter):
+    """`ModelAdapter` of a text-only checkpoint."""
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> TextDecoder:
+        """Read tokenizer and weights. Raises `ModelLoadError`."""
+        tokenizer = checkpoint.load_part(AutoTokenizer.from_pretrained)
+        return cls(checkpoint, checkpoint.load_model(AutoModelForCausalLM.from_pretrained), tokenizer)
+
+    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
+        """See `ModelAdapter.prepare`. Raises `Rejected` for image parts: they are never dropped silently."""
+        if images:
+            raise Rejected("this model takes text only, not images", param="messages")
+        prompt = chat_template.render(self.tokenizer, self.tokenizer.chat_template, chat_template.as_text(messages))
+        token_ids = tuple(self.tokenizer.encode(prompt, add_special_tokens=False))
+        return Prepared(token_ids, images=(), spans=(), positions=(range(len(token_ids)),))
+
+    def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
+        """Never called with an image of this model's: `prepare` makes none."""
+        raise Rejected(f"this model takes text only, not images (image {image.key})")

@@ -1,0 +1,67 @@
+"""Step -> StepTensors: the chunks of one step laid end to end, as the model and the attention backend want them.
+
+Nothing is decided here: tokens, positions, blocks and image rows are exactly those the Step names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+import torch
+
+from backend.runtime.attention.base import AttentionInputs
+from backend.runtime.upload import upload
+from backend.types import Chunk, EmbedSlice
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """One flattened step of T tokens.
+
+    `token_ids` int64 [T] (0 where an image row goes: an image token's id may lie outside the embedding table);
+    `positions` int64 [R, T]; `embeds` with `dest` counted in the flattened step; `sample_rows` int64 [n], the rows
+    whose logits choose a token, in the order of `sampling_chunks`.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    attention: AttentionInputs
+    embeds: tuple[EmbedSlice, ...]
+    sample_rows: torch.Tensor
+    sampling_chunks: tuple[Chunk, ...]
+
+
+def build_step_tensors(
+    chunks: Sequence[Chunk], *, block_size: int, num_position_rows: int, device: torch.device
+) -> StepTensors:
+    """Lay `chunks` (at least one, none empty) end to end. A pure function of its arguments."""
+    starts = tuple(accumulate((c.num_tokens for c in chunks), initial=0))
+    placed = list(zip(chunks, starts, strict=False))
+    embeds = tuple(EmbedSlice(e.key, e.row, start + e.dest, e.length) for chunk, start in placed for e in chunk.embeds)
+    token_ids = list(chain.from_iterable(c.token_ids for c in chunks))
+    for e in embeds:
+        token_ids[e.dest : e.dest + e.length] = [0] * e.length
+    positions = [list(chain.from_iterable(c.positions[row] for c in chunks)) for row in range(num_position_rows)]
+    slots = [slot for chunk in chunks for slot in _slots(chunk, block_size)]
+    sampling = tuple((chunk, start + chunk.num_tokens - 1) for chunk, start in placed if chunk.samples)
+    return StepTensors(
+        token_ids=upload(token_ids, torch.int64, device),
+        positions=upload(positions, torch.int64, device),
+        attention=AttentionInputs(
+            query_starts=starts,
+            kv_lens=tuple(c.start + c.num_tokens for c in chunks),
+            block_tables=tuple(c.block_ids for c in chunks),
+            slots=upload(slots, torch.int64, device),
+        ),
+        embeds=embeds,
+        sample_rows=upload([row for _, row in sampling], torch.int64, device),
+        sampling_chunks=tuple(chunk for chunk, _ in sampling),
+    )
+
+
+def _slots(chunk: Chunk, block_size: int) -> list[int]:
+    """Where each of the chunk's tokens keeps its keys and values."""
+    indices = range(chunk.start, chunk.start + chunk.num_tokens)
+    return [chunk.block_ids[i // block_size] * block_size + i % block_size for i in indices]

@@ -1,0 +1,111 @@
+"""Executes Steps: drops and advances image encoders, runs the flattened forward pass, samples.
+
+It owns the KV pool, the encoder cache and the attention backend, and runs on the engine thread alone. It knows nothing
+of sequences, queues or policies: a Step is complete in itself. On a GPU the sampled ids are the one thing it waits for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from backend.runtime.attention.base import StepAttention
+from backend.runtime.attention.registry import make_attention
+from backend.runtime.batch import StepTensors, build_step_tensors
+from backend.runtime.encoder_cache import EncodeError, EncoderCache
+from backend.runtime.kv_pool import KvPool
+from backend.runtime.sampler import INVALID_TOKEN_ID, sample
+from backend.types import Chunk, Step, StepResult
+
+if TYPE_CHECKING:
+    from backend.models.adapter import ModelAdapter
+    from backend.runtime.attention.base import AttentionBackend
+
+
+def build_runner(adapter: ModelAdapter, *, num_blocks: int, block_size: int, attention: str = "sdpa") -> Runner:
+    """A runner with a pool of its own, on the adapter's device and in its dtype.
+
+    Raises `ConfigError` for an unknown attention backend.
+    """
+    pool = KvPool(
+        adapter.spec, num_blocks=num_blocks, block_size=block_size, dtype=adapter.dtype, device=adapter.device
+    )
+    return Runner(adapter, make_attention(attention, pool), EncoderCache(adapter), block_size=block_size)
+
+
+class Runner:
+    """One model, one pool, one step at a time."""
+
+    def __init__(
+        self, adapter: ModelAdapter, attention: AttentionBackend, encoders: EncoderCache, *, block_size: int
+    ) -> None:
+        self._adapter = adapter
+        self._attention = attention
+        self._encoders = encoders
+        self._block_size = block_size
+
+    def execute(self, step: Step) -> StepResult:
+        """Compute one step. Failures of single images or requests are in the result; anything raised is fatal."""
+        # Entered here, around every resumption of a paused encoder: the mode belongs to the thread, and an encoder that
+        # entered it by itself would leave it switched on, or end it under another, whenever it pauses.
+        with torch.inference_mode():
+            for key in step.evictions:
+                self._encoders.drop(key)
+            # Chunks use embeddings of earlier steps, so what this step encodes is not looked at before the next one.
+            failed_images = self._advance_encoders(step)
+            ready, failed = self._split_ready(step.chunks)
+            sampled = self._compute(ready) if ready else {}
+        for request_id in [r for r, token_id in sampled.items() if token_id == INVALID_TOKEN_ID]:
+            del sampled[request_id]
+            failed[request_id] = "the model's logits are not finite numbers"
+        return StepResult(step.step_id, sampled, failed_requests=failed, failed_images=failed_images)
+
+    def close(self) -> None:
+        """End paused encoders. Call it on the thread that executed the steps."""
+        self._encoders.close()
+
+    def _advance_encoders(self, step: Step) -> dict[str, str]:
+        failed: dict[str, str] = {}
+        for piece in step.encodes:
+            try:
+                self._encoders.advance(piece)
+            except EncodeError as error:
+                failed[piece.image.key] = str(error)
+        return failed
+
+    def _split_ready(self, chunks: tuple[Chunk, ...]) -> tuple[list[Chunk], dict[str, str]]:
+        """Chunks whose image rows are all here, and the reason for each request whose are not."""
+        ready: list[Chunk] = []
+        failed: dict[str, str] = {}
+        for chunk in chunks:
+            if all(self._encoders.find_rows(e.key) is not None for e in chunk.embeds):
+                ready.append(chunk)
+            else:
+                failed[chunk.request_id] = "an image's embeddings are not resident"
+        return ready, failed
+
+    def _compute(self, chunks: list[Chunk]) -> dict[str, int]:
+        tensors = build_step_tensors(
+            chunks,
+            block_size=self._block_size,
+            num_position_rows=self._adapter.spec.num_position_rows,
+            device=self._adapter.device,
+        )
+        plan = StepAttention(self._attention, self._attention.plan(tensors.attention))
+        hidden = self._adapter.forward(self._embed(tensors), tensors.positions, plan)
+        chosen = tensors.sampling_chunks
+        if not chosen:
+            return {}
+        logits = self._adapter.logits(hidden.index_select(0, tensors.sample_rows))
+        token_ids = sample(logits, [c.sampling for c in chosen], [c.sample_index for c in chosen])
+        return dict(zip((c.request_id for c in chosen), token_ids.tolist(), strict=True))
+
+    def _embed(self, tensors: StepTensors) -> torch.Tensor:
+        """Embeddings [T, H]: the table's rows, and image rows where images are."""
+        embeds = self._adapter.embed(tensors.token_ids)
+        for e in tensors.embeds:
+            rows = self._encoders.find_rows(e.key)
+            assert rows is not None, "checked before the step was laid out"
+            embeds[e.dest : e.dest + e.length] = rows[e.row : e.row + e.length]
+        return embeds

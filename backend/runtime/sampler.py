@@ -1,0 +1,77 @@
+"""Logits -> token ids. Every row draws by itself: neither batch mates nor preemption change what it draws.
+
+A draw is one uniform number, computed on the host from (seed, sample_index) alone and carried through the row's
+cumulative distribution. There is no generator whose state could depend on history, and nothing here waits for the
+device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from backend.runtime.upload import upload
+from backend.types import SamplingParams
+
+INVALID_TOKEN_ID = -1
+"""Stands for a row whose logits were not numbers."""
+
+_MASK64 = (1 << 64) - 1
+
+
+def sample(logits: torch.Tensor, params: Sequence[SamplingParams], sample_indices: Sequence[int]) -> torch.Tensor:
+    """Token ids int64 [n] of logits fp32 [n, V], one `SamplingParams` and output number per row.
+
+    A seeded row repeats itself for the same (seed, output number); `seed` None counts as 0, so whoever wants fresh
+    draws sets a fresh seed. Rows without a finite maximum give `INVALID_TOKEN_ID`.
+    """
+    top, greedy = logits.max(dim=-1)
+    drawing = [row for row, p in enumerate(params) if p.temperature > 0.0]
+    if drawing:
+        rows = upload(drawing, torch.int64, logits.device)
+        drawn = _draw(logits.index_select(0, rows), [params[r] for r in drawing], [sample_indices[r] for r in drawing])
+        greedy = greedy.index_copy(0, rows, drawn)
+    return torch.where(torch.isfinite(top), greedy, INVALID_TOKEN_ID)
+
+
+def uniform(seed: int, sample_index: int) -> float:
+    """A number in [0, 1), uniform over pairs of arguments: two rounds of the splitmix64 finaliser."""
+    return _splitmix64(_splitmix64(seed & _MASK64) ^ (sample_index & _MASK64)) / 2.0**64 * (1.0 - 2.0**-53)
+
+
+def _splitmix64(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & _MASK64
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return value ^ (value >> 31)
+
+
+def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], sample_indices: Sequence[int]) -> torch.Tensor:
+    """Draw from softmax(logits / temperature) after top-k, then top-p. All rows have a temperature above 0."""
+    device = logits.device
+    temperatures = upload([p.temperature for p in params], torch.float32, device)
+    # The maximum is taken off before dividing, so that no temperature, however small, can overflow.
+    scaled = (logits - logits.max(dim=-1, keepdim=True).values) / temperatures[:, None]
+    if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
+        scaled = _restrict(scaled, params)
+    # Vocabulary order, not order of probability: a near tie that flips by rounding then moves no other token's share.
+    cumulative = torch.softmax(scaled, dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    draws = [uniform(p.seed or 0, index) for p, index in zip(params, sample_indices, strict=True)]
+    targets = upload(draws, torch.float64, device)[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+
+
+def _restrict(scaled: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """-inf for tokens outside each row's top-k and, of those left, outside its top-p (the first token always stays)."""
+    device, vocab_size = scaled.device, scaled.shape[-1]
+    top_k = upload([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], torch.int64, device)
+    top_p = upload([p.top_p for p in params], torch.float64, device)
+    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(vocab_size, device=device)
+    ordered = ordered.masked_fill(rank >= top_k[:, None], float("-inf"))
+    probabilities = torch.softmax(ordered, dim=-1, dtype=torch.float64)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    outside = (before >= top_p[:, None]) & (top_p[:, None] < 1.0) & (rank > 0)
+    ordered = ordered.masked_fill(outside, float("-inf"))
+    return torch.empty_like(scaled).scatter_(1, order, ordered)

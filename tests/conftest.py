@@ -1,0 +1,25 @@
+"""Fixtures shared by all parts: tiny checkpoints, built once per session when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`checkpoint("llama")` is a directory with that tiny checkpoint: llama, qwen3, fast_vlm or smolvlm."""
+    built: dict[str, Path] = {}
+
+    def path_of(name: str) -> Path:
+        if name not in built:
+            from tests.checkpoints import BUILDERS
+
+            directory = tmp_path_factory.mktemp("checkpoint") / name
+            BUILDERS[name](directory)
+            built[name] = directory
+        return built[name]
+
+    return path_of
