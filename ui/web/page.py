@@ -1,0 +1,102 @@
+"""The page itself: header, cameras, captions, engine strip and chat, laid out for a desk and for a phone.
+
+Static structure is built here; moving pictures and the strip are drawn by the scripts in `static`, captions and chat by
+NiceGUI. Knows the board and how to start a conversation, nothing of where either comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+from nicegui import ui
+
+from ui.conversation import Conversation
+from ui.web.board import Board
+from ui.web.captions import CaptionFeed
+from ui.web.chat import ChatBox
+from ui.web.elements import Text, box, trusted
+
+HEAD = """
+<meta name="referrer" content="no-referrer">
+<link rel="stylesheet" href="static/style.css">
+<script type="module" src="static/page.js"></script>
+"""
+
+
+def build_page(board: Board, start_conversation: Callable[[], Conversation]) -> None:
+    """Everything one browser sees. Called once per page view, inside NiceGUI's page context."""
+    ui.add_head_html(HEAD)
+    with box("div", "ww"):
+        trusted(_HEADER)
+        with box("main", "ww-grid"):
+            with box("section", "panel p-cameras", aria_labelledby="cameras-title"):
+                with box("div", "panel-head"):
+                    Text("h2", "Cameras" if len(board.cameras) > 1 else "Camera", id="cameras-title")
+                with box("div", "cams", data_many="" if len(board.cameras) > 1 else None):
+                    for camera_id in board.cameras:
+                        trusted(_CAMERA.format(name=escape(camera_id, quote=True)))
+            CaptionFeed(board)
+            trusted(_ENGINE, "panel p-engine")
+            ChatBox(start_conversation())
+
+
+_HEADER = """
+<header class="ww-head">
+  <div class="ww-brand"><img src="static/favicon.svg" alt=""><h1>Watchword</h1></div>
+  <div class="ww-engine num" role="status" aria-label="Engine">
+    <span class="state" data-tone="warn">Engine starting</span>
+    <span class="rate" data-rate="pace" hidden><b></b> tokens/s</span>
+    <span class="rate" data-rate="itl" hidden title="Time of the steps shown that decoded: median and 99th percentile">
+      <b></b> between tokens, median / p99</span>
+    <span class="rate" data-rate="load" hidden title="Requests in the engine"><b></b></span>
+    <span class="rate" data-rate="kv" hidden title="Share of the KV cache in use"><b></b> KV cache</span>
+  </div>
+  <button class="ww-theme" id="theme" type="button" aria-label="Light or dark" title="Light or dark">
+    <svg viewBox="0 0 16 16" aria-hidden="true">
+      <circle cx="8" cy="8" r="6.25" fill="none" stroke="currentColor" stroke-width="1.5"/>
+      <path d="M8 1.75a6.25 6.25 0 0 1 0 12.5Z" fill="currentColor"/></svg>
+  </button>
+</header>
+"""
+
+_CAMERA = """
+<figure class="cam" data-camera="{name}" data-state="connecting">
+  <div class="cam-view">
+    <div class="cam-frame"><img alt="Live picture of {name}"><div class="cam-boxes" aria-hidden="true"></div></div>
+    <div class="cam-empty">Waiting for the first picture …</div>
+  </div>
+  <figcaption class="num">
+    <b>{name}</b><span class="state" data-tone="warn">Connecting</span>
+    <span class="cam-people"></span><span class="cam-age"></span><span class="cam-fps"></span>
+    <span class="cam-why" role="status"></span>
+  </figcaption>
+</figure>
+"""
+
+_ENGINE = """
+<div class="panel-head">
+  <h2>Engine steps</h2>
+  <div class="legend" aria-hidden="true">
+    <span><i class="line" style="background: var(--itl)"></i>time per step</span>
+    <span><i style="background: var(--decode)"></i>decodes</span>
+    <span><i style="background: var(--prefill)"></i>prompt chunks</span>
+    <span><i style="background: var(--encode)"></i>encoder slices</span>
+    <span><i class="dash"></i>token budget</span>
+  </div>
+</div>
+<div class="strip">
+  <div class="strip-plot">
+    <canvas role="img" aria-label="The engine's last steps: one column per step, stacked from decodes, prompt chunks and
+      encoder slices, under a line of how long each step took"></canvas>
+    <div class="strip-note" role="status"></div>
+    <div class="strip-tip num" hidden></div>
+  </div>
+  <div class="budget num">
+    <label for="budget">Token budget</label>
+    <input id="budget" type="range" min="0" max="1000" value="0" disabled aria-describedby="budget-hint">
+    <output for="budget">–</output>
+    <span class="hint" id="budget-hint">Smaller: steadier words while prompts load. Larger: prompts load sooner.</span>
+  </div>
+</div>
+"""

@@ -1,0 +1,73 @@
+"""Puts the page on an address: our routes and NiceGUI's page in one application, served inside the app's event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+from nicegui import ui
+from openai import AsyncOpenAI
+
+from ui.conversation import Conversation
+from ui.web.board import Board
+from ui.web.engine_link import EngineLink
+from ui.web.page import build_page
+from ui.web.routes import build_routes
+
+if TYPE_CHECKING:
+    from pipeline.store import EventStore
+
+STATIC = Path(__file__).parent / "static"
+CHAT_MAX_TOKENS = 256
+
+
+def build_site(
+    board: Board, store: EventStore | None, engine: EngineLink, client: AsyncOpenAI, model: str | None
+) -> FastAPI:
+    """The page and all it fetches. NiceGUI keeps one site per process, so call this once."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+
+    site = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    site.include_router(build_routes(board, store, engine))
+    site.mount("/static", StaticFiles(directory=STATIC))
+
+    @ui.page("/")
+    def page() -> None:
+        build_page(board, lambda: Conversation(client, model=model, max_tokens=CHAT_MAX_TOKENS))
+
+    ui.run_with(
+        site,
+        title="Watchword",
+        favicon=STATIC / "favicon.svg",
+        dark=None,
+        language="en-US",
+        tailwind=False,
+        show_welcome_message=False,
+        binding_refresh_interval=None,
+        reconnect_timeout=10.0,
+        message_history_length=200,
+    )
+    return site
+
+
+def build_server(site: FastAPI, host: str, port: int) -> uvicorn.Server:
+    """A server that says nothing unless something is wrong. `await server.serve()` runs it until SIGINT or SIGTERM."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            site,
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            server_header=False,
+        )
+    )

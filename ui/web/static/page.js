@@ -1,0 +1,15 @@
+// Starts what moves on the page once NiceGUI has mounted it.
+import * as cameras from "./cameras.js";
+import * as engine from "./engine.js";
+import * as theme from "./theme.js";
+
+function whenMounted(run) {
+  if (document.querySelector(".ww")) run();
+  else requestAnimationFrame(() => whenMounted(run));
+}
+
+whenMounted(() => {
+  theme.start();
+  cameras.start();
+  engine.start();
+});
