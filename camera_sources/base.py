@@ -21,7 +21,7 @@ class SourceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """A reading of one source: its state, why (credentials redacted; empty when live), and its counters."""
+    """A reading of one source: its state, why (redacted; empty when all is well), and its counters."""
 
     state: SourceState
     reason: str = ""

@@ -8,13 +8,17 @@ from typing import Any
 
 from camera_sources.base import SourceError
 
-# OpenCV and ffmpeg print what they open, passwords included; we report failures ourselves.
-QUIET = {"OPENCV_LOG_LEVEL": "SILENT", "OPENCV_FFMPEG_LOGLEVEL": "-8"}
+FFMPEG_QUIET = -8
+FFMPEG_ERRORS = 16
 
 
-def import_cv2() -> Any:
-    """The `cv2` module, silenced. Raises `SourceError` with the cure where its system libraries are missing."""
-    os.environ.update(QUIET)
+def import_cv2(ffmpeg_log_level: int = FFMPEG_QUIET) -> Any:
+    """The `cv2` module, silenced. Raises `SourceError` with the cure where its system libraries are missing.
+
+    Only a process whose stderr is captured and redacted may ask for more of ffmpeg's log than `FFMPEG_QUIET`.
+    """
+    os.environ["OPENCV_LOG_LEVEL"] = "SILENT"
+    os.environ["OPENCV_FFMPEG_LOGLEVEL"] = str(ffmpeg_log_level)
     try:
         cv2 = importlib.import_module("cv2")
     except ImportError as error:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from camera_sources.base import Source, SourceError
+from camera_sources.images import ImagesSource, is_image
+from camera_sources.rtsp import RtspSource
 from camera_sources.url import redact
 from camera_sources.video import VideoSource
+from camera_sources.webcam import WebcamSource
+
+_URL = re.compile(r"[a-z][a-z0-9+.\-]*://", re.IGNORECASE)
+_WEBCAM = re.compile(r"(?:/dev/video)?(\d{1,3})")
 
 
 def open_source(source: str, *, camera_id: str, loop: bool = False, realtime: bool = True) -> Source:
@@ -18,11 +25,18 @@ def open_source(source: str, *, camera_id: str, loop: bool = False, realtime: bo
     source = source.strip()
     if not source:
         raise SourceError("the source is empty; give an RTSP URL, a video file, a folder of images or a webcam number")
-    return VideoSource(path_of(source), camera_id=camera_id, loop=loop, realtime=realtime)
+    if _URL.match(source) and not source.startswith("file:"):
+        return RtspSource(source, camera_id=camera_id)
+    if (webcam := _WEBCAM.fullmatch(source)) is not None:
+        return WebcamSource(int(webcam[1]), camera_id=camera_id)
+    path = _existing(source)
+    if not path.is_dir() and not is_image(path):
+        return VideoSource(path, camera_id=camera_id, loop=loop, realtime=realtime)
+    return ImagesSource(path, camera_id=camera_id, loop=loop, realtime=realtime)
 
 
-def path_of(source: str) -> Path:
-    """The existing path that `source` names, as a path or as a `file:` URL. Raises `SourceError` if there is none."""
+def _existing(source: str) -> Path:
+    """The path that `source` names, as a path or as a `file:` URL. Raises `SourceError` if there is nothing."""
     path = Path(unquote(urlsplit(source).path) if source.startswith("file:") else source).expanduser()
     if not path.exists():
         raise SourceError(f"{redact(source)}: no such file or folder; check the path")

@@ -1,0 +1,113 @@
+"""A real RTSP server for the tests, run by the system's Python (which has GStreamer's bindings), not by ours.
+
+    /usr/bin/python3 rtsp_server.py --port 8554 [--file CLIP.mp4] [--size WxH] [--fps N]      user:password on stdin
+
+Serves rtsp://127.0.0.1:PORT/cam, over TCP only: CLIP (H.264 in MP4) in a loop, or a moving test pattern. Prints READY
+once it accepts connections.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import gi  # pyright: ignore[reportMissingImports]
+
+for library in ("Gst", "GstApp", "GstRtsp", "GstRtspServer"):
+    gi.require_version(library, "1.0")
+from gi.repository import GLib, Gst, GstRtsp, GstRtspServer  # noqa: E402 # pyright: ignore
+
+PAY = "rtph264pay name=pay0 pt=96 config-interval=-1"
+ENCODE = "x264enc tune=zerolatency speed-preset=ultrafast threads=1 key-int-max=10"
+H264 = "video/x-h264,stream-format=byte-stream,alignment=au"
+
+
+class ClipFactory(GstRtspServer.RTSPMediaFactory):
+    """Serves the clip's own access units, over and over, with times that keep growing."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._units, self._caps = read_units(path)
+        self._length = max(unit.pts + unit.duration for unit in self._units)
+        self.set_launch(f"( appsrc name=clip format=time ! h264parse ! {PAY} )")
+
+    def do_configure(self, media: Any) -> None:
+        source = media.get_element().get_by_name("clip")
+        source.set_caps(self._caps)
+        source.connect("need-data", self._feed, {"next": 0})
+
+    def _feed(self, source: Any, _wanted: int, position: dict[str, int]) -> None:
+        num_loops, index = divmod(position["next"], len(self._units))
+        position["next"] += 1
+        unit = self._units[index].copy_deep()
+        unit.pts += num_loops * self._length
+        unit.dts += num_loops * self._length
+        source.emit("push-buffer", unit)
+
+
+def read_units(path: str) -> tuple[list[Any], Any]:
+    """All access units of an H.264 file, with their times, and their caps."""
+    pipeline = Gst.parse_launch(
+        f"filesrc name=file ! qtdemux ! h264parse config-interval=-1 ! {H264} ! appsink name=units sync=false"
+    )
+    pipeline.get_by_name("file").set_property("location", path)
+    sink = pipeline.get_by_name("units")
+    pipeline.set_state(Gst.State.PLAYING)
+    units, caps = [], None
+    while (sample := sink.try_pull_sample(10 * Gst.SECOND)) is not None:
+        units.append(sample.get_buffer().copy_deep())
+        caps = sample.get_caps()
+    pipeline.set_state(Gst.State.NULL)
+    if not units:
+        raise SystemExit(f"no H.264 in {path}")
+    return units, caps
+
+
+def pattern_factory(size: str, fps: int) -> Any:
+    """A bouncing ball, encoded live."""
+    width, height = size.split("x")
+    factory = GstRtspServer.RTSPMediaFactory()
+    caps = f"video/x-raw,width={width},height={height},framerate={fps}/1"
+    factory.set_launch(f"( videotestsrc is-live=true pattern=ball ! {caps} ! {ENCODE} ! {PAY} )")
+    return factory
+
+
+def guard(server: Any, factory: Any, user: str, password: str) -> None:
+    """Let only `user` in, by basic authentication."""
+    role = Gst.Structure.new_from_string("viewer,media.factory.access=true,media.factory.construct=true")
+    factory.add_role_from_structure(role)
+    token = GstRtspServer.RTSPToken()
+    token.set_string("media.factory.role", "viewer")
+    auth = GstRtspServer.RTSPAuth()
+    auth.add_basic(GstRtspServer.RTSPAuth.make_basic(user, password), token)
+    server.set_auth(auth)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--file")
+    parser.add_argument("--size", default="320x240")
+    parser.add_argument("--fps", type=int, default=10)
+    options = parser.parse_args()
+    Gst.init(None)
+    server = GstRtspServer.RTSPServer()
+    server.set_address("127.0.0.1")
+    server.set_service(str(options.port))
+    factory = ClipFactory(options.file) if options.file else pattern_factory(options.size, options.fps)
+    factory.set_shared(True)
+    factory.set_protocols(GstRtsp.RTSPLowerTrans.TCP)
+    credentials = sys.stdin.readline().rstrip("\n")
+    if credentials:
+        guard(server, factory, *credentials.split(":", 1))
+    server.get_mount_points().add_factory("/cam", factory)
+    if server.attach(None) == 0:
+        return 1
+    print("READY", flush=True)
+    GLib.MainLoop().run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
