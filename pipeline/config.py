@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +18,37 @@ class CameraConfig:
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """When a frame is worth a caption; seconds of the gate's clock (PTS for files, monotonic for live sources)."""
+    """When a frame is worth a caption; seconds of the gate's clock (PTS for files, monotonic for live sources).
+
+    A track begins with `min_hits` detections in a row of at least `min_confidence`, goes on with detections of at least
+    half of it, and ends when it was not seen for `lost_s`.
+    """
 
     interval_s: float = 10.0
     cooldown_s: float = 5.0
     min_confidence: float = 0.4
     min_hits: int = 2
+    lost_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryConfig:
+    """How long the worker insists on a caption. `delays_s` is the wait before each further try, give or take a fifth.
+
+    No first token `deadline_s` after the first try ends the event; so does a stream that says nothing for as long.
+    """
+
+    delays_s: tuple[float, ...] = (1.0, 2.0, 4.0)
+    deadline_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineConfig:
-    """Everything the pipeline needs beside its cameras. `detector` is ultralytics weights, `base_url` ends in `/v1`."""
+    """Everything the pipeline needs beside its cameras. `detector` is ultralytics weights, `base_url` ends in `/v1`.
+
+    `detector` is a file, or the name of a published model (`yolo26n.pt`), which is then fetched into `cache_dir`
+    (None: `~/.cache/watchword`).
+    """
 
     detector: str
     base_url: str
@@ -38,3 +59,5 @@ class PipelineConfig:
     max_caption_tokens: int = 48
     prompt: str = "Describe the image."
     gate: GateConfig = GateConfig()
+    retry: RetryConfig = RetryConfig()
+    cache_dir: Path | None = None

@@ -1,0 +1,101 @@
+"""Finds persons in frames with an ultralytics YOLO model, run on arrays, one batch over all cameras.
+
+Owns the model and everything about ultralytics' habits (no installs, no probes of the net, no analytics, one thread).
+Knows nothing of tracks or of what a person is worth.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from camera_sources.frame import Frame
+from pipeline.events import Box, Detection
+
+if TYPE_CHECKING:
+    from ultralytics import YOLO
+
+DEFAULT_CACHE = Path("~/.cache/watchword")
+TASKS_WITH_BOXES = ("detect", "segment", "pose")
+
+
+class DetectorError(Exception):
+    """The detector cannot work as given. One line that names the weights and what to do."""
+
+
+class Detector(Protocol):
+    """What finds persons. Called from one thread."""
+
+    def detect(self, frames: Sequence[Frame]) -> list[Detection]:
+        """One Detection per frame, in order."""
+        ...
+
+
+class YoloDetector:
+    """Persons by YOLO. `weights` is a file, or the bare name of a published model, which is fetched into `cache_dir`.
+
+    Reports boxes of at least half of `min_confidence`: the tracker begins tracks at the full one and carries them on
+    with the weaker. Raises `DetectorError`.
+    """
+
+    def __init__(self, weights: str, *, min_confidence: float, cache_dir: Path | None = None) -> None:
+        path = Path(weights).expanduser()
+        wants_download = not path.exists() and path.name == weights and path.suffix == ".pt"
+        if path.is_dir() or (not path.exists() and not wants_download):
+            raise DetectorError(f"detector weights {weights}: no such file; give an ultralytics .pt file")
+        if wants_download:
+            path = (cache_dir or DEFAULT_CACHE).expanduser() / weights
+        self._weights = weights
+        self._min_conf = min_confidence / 2
+        self._model = _load(weights, path, online=wants_download and not path.exists())
+        self._person_id = self._find_person()
+
+    def detect(self, frames: Sequence[Frame]) -> list[Detection]:
+        """See `Detector.detect`. Frames may differ in size."""
+        results = self._model.predict(
+            [frame.image for frame in frames], classes=[self._person_id], conf=self._min_conf, verbose=False
+        )
+        return [Detection(frame, _boxes(result)) for frame, result in zip(frames, results, strict=True)]
+
+    def _find_person(self) -> int:
+        if self._model.task not in TASKS_WITH_BOXES:
+            raise DetectorError(
+                f"detector weights {self._weights}: a {self._model.task} model gives no boxes; "
+                f"use one for {', '.join(TASKS_WITH_BOXES)}"
+            )
+        for class_id, name in self._model.names.items():
+            if name.lower() == "person":
+                return int(class_id)
+        raise DetectorError(f"detector weights {self._weights}: the model knows no class named person")
+
+
+def _boxes(result: object) -> tuple[Box, ...]:
+    boxes = result.boxes.cpu().numpy()  # pyright: ignore[reportAttributeAccessIssue] - ultralytics Results, untyped
+    return tuple(
+        Box(*(round(float(v), 1) for v in xyxy), conf=round(float(conf), 3))
+        for xyxy, conf in zip(boxes.xyxy, boxes.conf, strict=True)
+    )
+
+
+def _load(weights: str, path: Path, *, online: bool) -> YOLO:
+    """Import ultralytics (slow, and it reads its environment only then) and load `path`, fetching it if `online`."""
+    os.environ["YOLO_AUTOINSTALL"] = "false"
+    os.environ["YOLO_OFFLINE"] = "false" if online else "true"
+    os.environ["YOLO_VERBOSE"] = "false"
+    import torch
+    from ultralytics import YOLO
+    from ultralytics.utils.downloads import GITHUB_ASSETS_NAMES
+    from ultralytics.utils.events import events
+
+    torch.set_num_threads(1)
+    events.enabled = False  # analytics
+    if online and weights not in GITHUB_ASSETS_NAMES:
+        raise DetectorError(f"detector weights {weights}: neither a file here nor a published ultralytics model")
+    try:
+        return YOLO(str(path))
+    except Exception as error:  # ultralytics raises nearly anything: pickle, zip, key, connection and import errors
+        what = "cannot be downloaded; fetch it elsewhere and give its path" if online else "not a YOLO model"
+        detail = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise DetectorError(f"detector weights {weights}: {what} ({detail})") from error

@@ -1,0 +1,77 @@
+"""Events as JSON lines: one line per event, written once, when it ended. The format is a promise to other programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import TextIO
+
+from pipeline.events import Event
+
+STDOUT = "-"
+
+
+class JsonlError(Exception):
+    """The output cannot be written. One line that names the file."""
+
+
+def to_line(event: Event) -> str:
+    """One line without its newline. Boxes are [x1, y1, x2, y2, conf], aligned with `track_ids`."""
+    return json.dumps(
+        {
+            "camera": event.camera,
+            "frame_seq": event.frame_seq,
+            "pts_s": event.pts_s,
+            "track_ids": list(event.track_ids),
+            "boxes": [[b.x1, b.y1, b.x2, b.y2, b.conf] for b in event.boxes],
+            "reason": event.reason,
+            "status": event.status,
+            "caption": event.caption,
+            "model": event.model,
+            "t_captured": event.t_captured,
+            "t_selected": event.t_selected,
+            "t_sent": event.t_sent,
+            "t_first_token": event.t_first_token,
+            "t_last_token": event.t_last_token,
+            "t_wall": event.t_wall,
+        },
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+
+
+class JsonlWriter:
+    """Appends events to `path` (`-`: standard output), line by line, flushed. Thread-safe. Raises `JsonlError`."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._name = str(path)
+        self._lock = threading.Lock()
+        try:
+            self._file = self._open()
+        except OSError as error:
+            raise self._error(error) from error
+
+    def write(self, event: Event) -> None:
+        """Append one line; it is in the file when this returns."""
+        line = to_line(event) + "\n"
+        try:
+            with self._lock:
+                self._file.write(line)
+                self._file.flush()
+        except OSError as error:
+            raise self._error(error) from error
+
+    def close(self) -> None:
+        """No more lines. Callable more than once."""
+        if self._file is not sys.stdout:
+            self._file.close()
+
+    def _open(self) -> TextIO:
+        if self._name == STDOUT:
+            return sys.stdout
+        return Path(self._name).expanduser().open("a", encoding="utf-8")
+
+    def _error(self, error: OSError) -> JsonlError:
+        return JsonlError(f"cannot write {self._name}: {error.strerror or error}")
