@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
 from backend.sched.encoder_ledger import EncoderLedger
@@ -15,7 +16,7 @@ class Draft:
     def __init__(self, step_id: int, hard_num_tokens: int) -> None:
         self.step_id = step_id
         self.seqs: list[Sequence] = []
-        self.images_in_use: set[str] = set()
+        self.images_in_use: dict[str, None] = {}
         self.num_tokens = 0
         self._hard_num_tokens = hard_num_tokens
         self._chunks: list[Chunk] = []
@@ -41,7 +42,7 @@ class Draft:
         self._chunks.append(chunk)
         self.seqs.append(seq)
         self.num_tokens += chunk.num_tokens
-        self.images_in_use.update(embed.key for embed in chunk.embeds)
+        self.images_in_use |= {embed.key: None for embed in chunk.embeds}
 
     def add_encodes(self, encodes: tuple[EncodeSlice, ...]) -> None:
         """Book the step's encoder slices."""
@@ -53,7 +54,7 @@ class Draft:
 
 
 def book_images(
-    running: Seq[Sequence], ledger: EncoderLedger, num_slices: int, in_use: set[str], step_id: int
+    running: Seq[Sequence], ledger: EncoderLedger, num_slices: int, in_use: Collection[str], step_id: int
 ) -> tuple[EncodeSlice, ...]:
     """Give `num_slices` encoder slices to the images that `running` (most urgent first) need, each image once.
 
@@ -68,7 +69,7 @@ def book_images(
             if position == 0:
                 next_keys.add(image.key)
     ledger.pin(tuple(wants))
-    for key in in_use & wants.keys():
+    for key in in_use:
         ledger.touch(key)
     encodes: list[EncodeSlice] = []
     for key, (image, seq) in wants.items():

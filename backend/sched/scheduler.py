@@ -8,11 +8,13 @@ a time; one step in flight.
 from __future__ import annotations
 
 from backend.errors import Overloaded, Rejected
-from backend.sched.admission import check_limits, check_request, check_token_budget, context_len
+from backend.sched.admission import choose_victims, find_prefix, has_blocks_for, is_short_of_blocks
 from backend.sched.blocks import BlockPool, BlockTable
 from backend.sched.booking import Draft, book_images
-from backend.sched.chunking import chunk_end, hit_len
+from backend.sched.chunking import chunk_end
 from backend.sched.encoder_ledger import EncoderLedger
+from backend.sched.invariants import check_sequences
+from backend.sched.limits import check_limits, check_request, check_token_budget, context_len
 from backend.sched.policy import Policy, View
 from backend.sched.sequence import SeqState, Sequence
 from backend.types import FinishReason, Request, SchedulerLimits, SchedulerStats, Step, StepResult, TokenEvent
@@ -21,7 +23,8 @@ from backend.types import FinishReason, Request, SchedulerLimits, SchedulerStats
 class Scheduler:
     """All living requests, their blocks and their images.
 
-    Raises ConfigError for limits that contradict each other.
+    Raises ConfigError for limits that contradict each other. `policy` is public for its `observe`: whoever times the
+    steps tells it.
     """
 
     def __init__(self, limits: SchedulerLimits, policy: Policy) -> None:
@@ -35,10 +38,10 @@ class Scheduler:
         self._seqs: dict[str, Sequence] = {}
         self._running: list[Sequence] = []
         self._waiting: list[Sequence] = []
+        self._in_flight: tuple[Step, list[Sequence]] | None = None
+        self._is_admitting = True
         self._next_step_id = 0
         self._num_arrivals = 0
-        self._in_flight: tuple[Step, list[Sequence]] | None = None
-        self._admission_open = True
         self._num_preemptions = 0
         self._num_prefix_queries = 0
         self._num_prefix_hits = 0
@@ -74,11 +77,11 @@ class Scheduler:
         return bool(self._seqs)
 
     def schedule(self) -> Step | None:
-        """The next step, or None if there is nothing to run. The one before must have been applied."""
+        """The next step, or None if nobody is alive. The step before must have been applied."""
         assert self._in_flight is None, "a step is in flight"
-        self._age()
+        self._promote_starved()
         draft = Draft(self._next_step_id, self._limits.hard_num_batched_tokens)
-        self._admission_open = not self._is_short_of_blocks()
+        self._is_admitting = not is_short_of_blocks(self._running, self._pool)
         for lane in self.policy.lanes(self._view()):
             before = draft.num_tokens
             for seq in lane.seqs:
@@ -94,7 +97,7 @@ class Scheduler:
         return step
 
     def apply(self, result: StepResult) -> tuple[TokenEvent, ...]:
-        """Take the result of the step in flight: every token and every end that came of it, one event per request."""
+        """Take the result of the step in flight: one event for every request that got a token or came to its end."""
         assert self._in_flight is not None, "no step is in flight"
         step, seqs = self._in_flight
         assert result.step_id == step.step_id, f"result of step {result.step_id}, but {step.step_id} is in flight"
@@ -128,79 +131,63 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise AssertionError on any broken invariant. Slow; for tests."""
-        alive = list(self._seqs.values())
-        assert sorted(id(s) for s in alive) == sorted(id(s) for s in self._running + self._waiting), "a request is lost"
         assert len(self._running) <= self._limits.max_num_seqs, "too many running"
-        assert all(seq.state is SeqState.RUNNING for seq in self._running), "a running sequence has another state"
-        for seq in self._waiting:
-            assert seq.is_queued, f"{seq} waits in another state"
-            assert seq.computed == 0, f"{seq} waits with KV"
-            assert len(seq.table) == 0, f"{seq} waits with blocks"
-        for seq in self._running:
-            assert seq.remaining > 0, f"{seq} has nothing left to compute"
-            assert seq.table.num_missing(seq.computed) == 0, f"{seq} has KV without blocks"
-            keys = seq.block_keys(seq.computed // self._pool.block_size)
-            for block_id, key in zip(seq.table.block_ids, keys, strict=False):
-                known = self._pool.index.key_of(block_id)
-                assert known is None or known == key, f"{seq}: block {block_id} is known as somebody else's"
-        self._pool.check(seq.table for seq in self._seqs.values())
+        check_sequences(self._seqs.values(), self._running, self._waiting, self._pool)
         self._ledger.check()
 
-    # -- making a step -------------------------------------------------------------------------------------------------
-
-    def _view(self) -> View:
-        running = sorted((seq for seq in self._running), key=lambda seq: seq.priority)
-        return View(
-            step_id=self._next_step_id,
-            decodes=tuple(seq for seq in running if seq.is_decoding),
-            prefills=tuple(seq for seq in running if not seq.is_decoding),
-            waiting=tuple(sorted(self._waiting, key=lambda seq: seq.priority)),
-            token_budget=self._token_budget,
-            hard_num_tokens=self._limits.hard_num_batched_tokens,
-        )
-
-    def _age(self) -> None:
+    def _promote_starved(self) -> None:
         """Background requests that got nothing for long enough count as interactive from now on."""
         for seq in self._seqs.values():
             if seq.is_background and self._next_step_id - seq.served_step >= self._limits.background_aging_steps:
                 seq.is_promoted = True
 
-    def _is_short_of_blocks(self) -> bool:
-        """Whether the running cannot all get on by a token each (R3: then nobody is admitted)."""
-        return sum(seq.table.num_missing(seq.computed + 1) for seq in self._running) > self._pool.num_free
+    def _view(self) -> View:
+        running = _by_priority(self._running)
+        return View(
+            step_id=self._next_step_id,
+            decodes=tuple(seq for seq in running if seq.is_decoding),
+            prefills=tuple(seq for seq in running if not seq.is_decoding),
+            waiting=tuple(_by_priority(self._waiting)),
+            token_budget=self._token_budget,
+            hard_num_tokens=self._limits.hard_num_batched_tokens,
+        )
 
     def _book(self, seq: Sequence, soft_room: int, draft: Draft) -> None:
-        """Book what `seq` can have in this step, which may be nothing (R1: those after it are still asked)."""
+        """Book what `seq` can have in this step, which may be nothing (R1: those after it are asked all the same)."""
         if seq.is_queued and not self._try_admit(seq, soft_room):
             return
-        resident, hard_room = self._ledger.is_resident, draft.hard_room
-        free = seq.table.room - seq.computed
-        end = chunk_end(seq, min(soft_room, free), min(hard_room, free), resident)
+        room = seq.table.room - seq.computed
+        end = chunk_end(seq, min(soft_room, room), min(draft.hard_room, room), self._ledger.is_resident)
         if end == seq.computed:
-            end = chunk_end(seq, min(soft_room, 1), hard_room, resident)
-            if end == seq.computed:
-                return
-            if not self._try_evict_for(seq, seq.table.num_missing(end), draft):
-                self._admission_open = False
-                return
-        seq.table.grow_to(end)
-        draft.add_chunk(seq, end)
+            end = self._make_room(seq, min(soft_room, 1), draft)
+        if end > seq.computed:
+            seq.table.grow_to(end)
+            draft.add_chunk(seq, end)
+
+    def _make_room(self, seq: Sequence, soft_room: int, draft: Draft) -> int:
+        """End of the shortest chunk that gets `seq` on, after preempting for its blocks; `seq.computed` if none."""
+        end = chunk_end(seq, soft_room, draft.hard_room, self._ledger.is_resident)
+        num_blocks = seq.table.num_missing(end)
+        if num_blocks > self._pool.num_free:
+            self._is_admitting = False
+            candidates = [other for other in self._running if not draft.holds(other)]
+            for victim in choose_victims(seq, num_blocks, candidates, self._pool):
+                self._preempt(victim)
+        return end if num_blocks <= self._pool.num_free else seq.computed
 
     def _try_admit(self, seq: Sequence, soft_room: int) -> bool:
-        """Move a queued sequence to the running if a place, and blocks for all its tokens, are there.
+        """Move a queued sequence to the running if there is a place, and blocks for all its tokens.
 
-        Blocks that the running still need for theirs are spoken for. The first refusal closes admission for this step:
-        nobody overtakes. A sequence with images is let in without tokens too, so that its images can be encoded.
+        The first refusal closes admission for this step, so that nobody overtakes. A sequence with images is let in
+        even when no tokens are left, so that its images can be encoded meanwhile.
         """
+        if not self._is_admitting or len(self._running) == self._limits.max_num_seqs:
+            return False
         if soft_room <= 0 and not seq.images:
             return False
-        if not self._admission_open or len(self._running) >= self._limits.max_num_seqs:
-            return False
-        hit = self._find_prefix(seq)
-        spoken_for = sum(other.table.num_missing(other.total) for other in self._running)
-        needed = self._pool.blocks_for(seq.total) - len(hit) + self._pool.num_idle(hit)
-        if needed + spoken_for > self._pool.num_free:
-            self._admission_open = False
+        hit = find_prefix(seq, self._pool) if self._limits.enable_prefix_caching else []
+        if not has_blocks_for(seq, hit, self._running, self._pool):
+            self._is_admitting = False
             return False
         seq.table.share(hit)
         seq.computed = len(hit) * self._limits.block_size
@@ -211,59 +198,34 @@ class Scheduler:
         self._running.append(seq)
         return True
 
-    def _find_prefix(self, seq: Sequence) -> list[int]:
-        """Cached blocks that `seq` can begin with. At least its last token is left to compute: it has to sample."""
-        if not self._limits.enable_prefix_caching:
-            return []
-        hit = self._pool.index.find(seq.block_keys((seq.total - 1) // self._limits.block_size))
-        return hit[: hit_len(seq, len(hit)) // self._limits.block_size]
-
-    def _try_evict_for(self, seq: Sequence, num_blocks: int, draft: Draft) -> bool:
-        """Free `num_blocks` blocks by preempting less urgent sequences, the least urgent first; all or nothing (R2)."""
-        victims: list[Sequence] = []
-        for other in sorted(self._running, key=lambda s: s.priority, reverse=True):
-            if self._pool.num_free + self._pool.num_freed_by(v.table for v in victims) >= num_blocks:
-                break
-            if other.priority > seq.priority and not draft.holds(other):
-                victims.append(other)
-        if self._pool.num_free + self._pool.num_freed_by(v.table for v in victims) < num_blocks:
-            return False
-        for victim in victims:
-            self._preempt(victim)
-        return True
-
     def _preempt(self, seq: Sequence) -> None:
         seq.rewind()
         seq.move_to(SeqState.PREEMPTED, self._next_step_id)
         self._running.remove(seq)
         self._waiting.append(seq)
         self._num_preemptions += 1
-        self._admission_open = False
 
     def _book_images(self, draft: Draft) -> None:
-        running = sorted(self._running, key=lambda seq: seq.priority)
-        is_decoding = any(seq.is_decoding for seq in running)
-        limits = self._limits
-        num_slices = limits.max_encoder_slices_per_step if is_decoding else limits.idle_encoder_slices_per_step
+        running = _by_priority(self._running)
+        if any(seq.is_decoding for seq in running):
+            num_slices = self._limits.max_encoder_slices_per_step
+        else:
+            num_slices = self._limits.idle_encoder_slices_per_step
         draft.add_encodes(book_images(running, self._ledger, num_slices, draft.images_in_use, draft.step_id))
 
-    # -- taking a result -----------------------------------------------------------------------------------------------
-
     def _fail(self, result: StepResult) -> list[TokenEvent]:
-        """End the requests that failed, and those running ones that needed an image that failed."""
-        failed: dict[str, str] = {}
+        """End the requests that failed, and the running ones that need an image that failed."""
+        reasons: dict[str, str] = {}
         for key, reason in result.failed_images.items():
             self._ledger.drop(key)
-            failed |= {seq.request_id: reason for seq in self._running if seq.needs_image(key)}
-        failed |= {
-            request_id: reason for request_id, reason in result.failed_requests.items() if request_id in self._seqs
-        }
-        for request_id in failed:
+            reasons |= {seq.request_id: reason for seq in self._running if seq.needs_image(key)}
+        reasons |= {key: reason for key, reason in result.failed_requests.items() if key in self._seqs}
+        for request_id in reasons:
             self._retire(self._seqs[request_id])
-        return [TokenEvent(request_id, None, FinishReason.ERROR, reason) for request_id, reason in failed.items()]
+        return [TokenEvent(request_id, None, FinishReason.ERROR, reason) for request_id, reason in reasons.items()]
 
     def _accept(self, seq: Sequence, token_id: int) -> TokenEvent:
-        """Take a sampled token, and end the sequence if it says so."""
+        """Take a sampled token, and end the sequence if it is the last one."""
         if token_id in seq.request.sampling.stop_token_ids:
             self._retire(seq)
             return TokenEvent(seq.request_id, None, FinishReason.STOP)
@@ -279,3 +241,7 @@ class Scheduler:
         seq.move_to(SeqState.FINISHED, self._next_step_id)
         seq.table.release()
         del self._seqs[seq.request_id]
+
+
+def _by_priority(seqs: list[Sequence]) -> list[Sequence]:
+    return sorted(seqs, key=lambda seq: seq.priority)
