@@ -13,12 +13,21 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    FastVlmConfig,
+    FastVlmForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
+    LlavaProcessor,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SiglipImageProcessor,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
+    SmolVLMImageProcessor,
+    SmolVLMProcessor,
+    SmolVLMVideoProcessor,
 )
 
 CORPUS = """A camera that puts what it watches into words, on an engine that never lets a camera stall a chat.
@@ -31,6 +40,15 @@ IMAGE_TOKEN = "<image>"
 
 TEXT_TEMPLATE = """{%- for message in messages -%}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"""
+
+IMAGE_TEMPLATE = """{%- for message in messages -%}
+{{- '<|im_start|>' + message.role + '\\n' -}}
+{%- for part in message.content -%}
+{{- '<image>' if part.type == 'image' else part.text -}}
+{%- endfor -%}
+{{- '<|im_end|>\\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"""
 
@@ -70,7 +88,6 @@ def randomize(model: PreTrainedModel, seed: int, *, text_std: float = 0.15) -> N
 
 
 TEXT_SHAPE: dict[str, Any] = {
-    "vocab_size": 360,
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 3,
@@ -81,30 +98,99 @@ TEXT_SHAPE: dict[str, Any] = {
 }
 
 
-def _save_text(model: PreTrainedModel, directory: Path, seed: int) -> None:
+def _save(model: PreTrainedModel, directory: Path, seed: int, eos_token_id: Any) -> None:
     randomize(model, seed)
-    tokenizer = build_tokenizer()
     assert model.generation_config is not None
-    model.generation_config.eos_token_id = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    model.generation_config.eos_token_id = eos_token_id
     model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
 
 
 def build_llama(directory: Path) -> None:
     """Llama with grouped queries: 4 heads of 16, 2 key heads."""
-    _save_text(LlamaForCausalLM(LlamaConfig(**TEXT_SHAPE)), directory, seed=1)
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(directory)
+    model = LlamaForCausalLM(LlamaConfig(**TEXT_SHAPE, vocab_size=len(tokenizer)))
+    _save(model, directory, seed=1, eos_token_id=tokenizer.eos_token_id)
 
 
 def build_qwen3(directory: Path) -> None:
     """Qwen3: query and key norms, a head size that is not hidden / heads, a sliding window on every other layer."""
-    shape = {**TEXT_SHAPE, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 24}
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(directory)
     config = Qwen3Config(
-        **shape,
+        **{**TEXT_SHAPE, "num_hidden_layers": 4, "num_attention_heads": 6},
+        vocab_size=len(tokenizer),
+        head_dim=24,
         use_sliding_window=True,
         sliding_window=24,
         layer_types=["full_attention", "sliding_attention"] * 2,
     )
-    _save_text(Qwen3ForCausalLM(config), directory, seed=2)
+    _save(Qwen3ForCausalLM(config), directory, seed=2, eos_token_id=[tokenizer.eos_token_id])
 
 
-BUILDERS: dict[str, Callable[[Path], None]] = {"llama": build_llama, "qwen3": build_qwen3}
+def build_fast_vlm(directory: Path) -> None:
+    """FastVLM as the embedded model is made: a timm EfficientNet, 160 x 160 pixels to 25 rows, a Llama decoder."""
+    tokenizer = build_tokenizer((IMAGE_TOKEN,))
+    config = FastVlmConfig(
+        vision_config={
+            "model_type": "timm_wrapper",
+            "architecture": "tf_efficientnet_lite0",
+            "do_pooling": False,
+            "num_classes": 0,
+            "hidden_size": 1280,
+        },
+        text_config={**TEXT_SHAPE, "model_type": "llama", "vocab_size": len(tokenizer)},
+        image_token_index=tokenizer.vocab[IMAGE_TOKEN],
+        image_seq_length=25,
+    )
+    _save(FastVlmForConditionalGeneration(config), directory, seed=3, eos_token_id=tokenizer.eos_token_id)
+    LlavaProcessor(
+        image_processor=SiglipImageProcessor(
+            size={"height": 160, "width": 160}, crop_size={"height": 160, "width": 160}
+        ),
+        tokenizer=tokenizer,
+        patch_size=32,
+        num_additional_image_tokens=0,
+        vision_feature_select_strategy="full",
+        image_token=IMAGE_TOKEN,
+        chat_template=IMAGE_TEMPLATE,
+    ).save_pretrained(directory)
+
+
+def build_smolvlm(directory: Path) -> None:
+    """SmolVLM with tiling: tiles of 32 x 32 pixels to 4 rows each, at most 3 x 3 of them and the overview."""
+    grid = tuple(f"<row_{row}_col_{col}>" for row in range(1, 4) for col in range(1, 4))
+    extra = (IMAGE_TOKEN, "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *grid)
+    tokenizer = build_tokenizer(extra)
+    config = SmolVLMConfig(
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "image_size": 32,
+            "patch_size": 8,
+        },
+        text_config={**TEXT_SHAPE, "model_type": "llama", "vocab_size": len(tokenizer), "pad_token_id": 0},
+        image_token_id=tokenizer.vocab[IMAGE_TOKEN],
+        scale_factor=2,
+    )
+    eos_token_id = tokenizer.vocab["<end_of_utterance>"]
+    _save(SmolVLMForConditionalGeneration(config), directory, seed=4, eos_token_id=eos_token_id)
+    SmolVLMProcessor(
+        image_processor=SmolVLMImageProcessor(
+            size={"longest_edge": 96}, max_image_size={"longest_edge": 32}, do_image_splitting=True
+        ),
+        tokenizer=tokenizer,
+        video_processor=SmolVLMVideoProcessor(),
+        image_seq_len=4,
+        chat_template=IMAGE_TEMPLATE.replace("<|im_end|>", "<end_of_utterance>"),
+    ).save_pretrained(directory)
+
+
+BUILDERS: dict[str, Callable[[Path], None]] = {
+    "llama": build_llama,
+    "qwen3": build_qwen3,
+    "fast_vlm": build_fast_vlm,
+    "smolvlm": build_smolvlm,
+}

@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from backend.models.checkpoint import Checkpoint
 
 
+TEXT_FAMILIES = (
+    "gemma2",
+    "gemma3_text",
+    "granite",
+    "llama",
+    "mistral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "smollm3",
+)
+"""Text models that run unchanged on this engine's attention."""
+
+
 class HfAdapter:
     """The text side of a `ModelAdapter`. `spec`, `tokenizer`, `device` and `dtype` as the protocol says."""
 
@@ -78,12 +94,13 @@ class HfAdapter:
         return torch.tanh(logits / self._logit_cap) * self._logit_cap
 
 
-def require_text_family(checkpoint: Checkpoint, families: tuple[str, ...]) -> None:
+def require_text_family(checkpoint: Checkpoint) -> None:
     """Raise `ModelLoadError` unless the text model inside a vision-language checkpoint is of a supported family."""
     family = checkpoint.config.get_text_config().model_type
-    if family not in families:
+    if family not in TEXT_FAMILIES:
         raise ModelLoadError(
-            f"model {checkpoint.source!r} has a text model of family {family!r}; supported are: {', '.join(families)}"
+            f"model {checkpoint.source!r} has a text model of family {family!r}; "
+            f"supported are: {', '.join(TEXT_FAMILIES)}"
         )
 
 

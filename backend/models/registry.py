@@ -6,23 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from backend.models.checkpoint import open_checkpoint
+from backend.models.hf_adapter import TEXT_FAMILIES
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter
-
-TEXT_FAMILIES = (
-    "gemma2",
-    "gemma3_text",
-    "granite",
-    "llama",
-    "mistral",
-    "olmo2",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "smollm3",
-)
 
 FAMILIES = {
     **dict.fromkeys(TEXT_FAMILIES, "backend.models.text_decoder:TextDecoder"),

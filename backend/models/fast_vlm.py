@@ -1,0 +1,64 @@
+"""FastVLM: a convolutional tower from timm, a two-layer connector, a plain text decoder. The embedded model is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from backend.errors import ModelLoadError
+from backend.models.hf_adapter import require_text_family
+from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from transformers import PreTrainedModel
+
+    from backend.models.checkpoint import Checkpoint
+
+
+class FastVlm(VisionLanguageAdapter):
+    """`ModelAdapter` of `FastVlmForConditionalGeneration` with a `LlavaProcessor`."""
+
+    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, processor: Any) -> None:
+        self._processor = processor
+        self._image_features: Any = model.get_image_features
+        super().__init__(
+            checkpoint,
+            model,
+            processor,
+            blocks=_timm_blocks(checkpoint.source, model.get_encoder(modality="image").timm_model),
+            max_embeds_per_image=self._placeholder_len(),
+        )
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> FastVlm:
+        """Read processor and weights. Raises `ModelLoadError`."""
+        require_text_family(checkpoint)
+        processor = checkpoint.load_part(AutoProcessor.from_pretrained)
+        return cls(checkpoint, checkpoint.load_model(AutoModelForImageTextToText.from_pretrained), processor)
+
+    def process(self, image: Image.Image) -> ProcessedImage:
+        """See `VisionLanguageAdapter.process`: one tile, whatever the image's size."""
+        inputs = self._processor.image_processor(images=[image], return_tensors="pt")
+        return ProcessedImage(inputs["pixel_values"].float(), self._processor.replace_image_token(inputs, 0))
+
+    def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
+        """See `VisionLanguageAdapter.encode_tile`."""
+        return self._image_features(pixel_values=tile).pooler_output[0]
+
+    def _placeholder_len(self) -> int:
+        """Rows of any image: the processor brings all to one size."""
+        from PIL import Image
+
+        return self.process(Image.new("RGB", (64, 64))).placeholder.count(self._processor.image_token)
+
+
+def _timm_blocks(source: str, tower: Any) -> list[torch.nn.Module]:
+    """The tower's blocks in order of execution: EfficientNets keep them in stages, FastViTs in stages' `blocks`."""
+    if hasattr(tower, "blocks"):
+        return [block for stage in tower.blocks for block in stage]
+    if hasattr(tower, "stages"):
+        return [block for stage in tower.stages for block in stage.blocks]
+    raise ModelLoadError(f"model {source!r}: the blocks of its vision tower ({type(tower).__name__}) are not known")

@@ -1,0 +1,73 @@
+"""SmolVLM and Idefics3: a SigLIP tower over square tiles, pixel shuffle, a Llama decoder.
+
+A large image becomes a grid of tiles and one overview, or, with `do_image_splitting` off in the checkpoint's processor,
+the overview alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from backend.errors import ModelLoadError
+from backend.models.hf_adapter import require_text_family
+from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from transformers import PreTrainedModel
+
+    from backend.models.checkpoint import Checkpoint
+
+
+class SmolVlm(VisionLanguageAdapter):
+    """`ModelAdapter` of `SmolVLMForConditionalGeneration` and `Idefics3ForConditionalGeneration`."""
+
+    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, processor: Any) -> None:
+        self._processor = processor
+        self._vision: Any = model.get_encoder(modality="image")
+        self._connector: Any = model.model.connector  # type: ignore[union-attr]  # both families have it
+        super().__init__(
+            checkpoint,
+            model,
+            processor,
+            blocks=list(self._vision.encoder.layers),
+            max_embeds_per_image=_max_tiles(checkpoint.source, processor.image_processor) * processor.image_seq_len,
+        )
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> SmolVlm:
+        """Read processor and weights. Raises `ModelLoadError`."""
+        require_text_family(checkpoint)
+        processor = checkpoint.load_part(AutoProcessor.from_pretrained)
+        return cls(checkpoint, checkpoint.load_model(AutoModelForImageTextToText.from_pretrained), processor)
+
+    def process(self, image: Image.Image) -> ProcessedImage:
+        """See `VisionLanguageAdapter.process`: rows x columns tiles, then the overview."""
+        inputs = self._processor.image_processor(images=[image], return_tensors="pt", return_row_col_info=True)
+        # Every tile is resized to a full square, so there is no padding in it and no mask to keep.
+        return ProcessedImage(inputs["pixel_values"][0].float(), self._processor.replace_image_token(inputs, 0))
+
+    def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
+        """See `VisionLanguageAdapter.encode_tile`.
+
+        The tower's parts are called one by one: its own `forward` asks the device whether the mask hides anything, a
+        wait per tile on a GPU, and here the answer is known.
+        """
+        side = tile.shape[-1] // self._vision.patch_size
+        everything = torch.ones(1, side, side, dtype=torch.bool, device=tile.device)
+        patches = self._vision.embeddings(pixel_values=tile, patch_attention_mask=everything)
+        encoded = self._vision.encoder(inputs_embeds=patches, attention_mask=None).last_hidden_state
+        return self._connector(self._vision.post_layernorm(encoded))[0]
+
+
+def _max_tiles(source: str, image_processor: Any) -> int:
+    """Tiles of the largest image that the processor lets through."""
+    if not image_processor.do_image_splitting:
+        return 1
+    if not image_processor.do_resize:
+        raise ModelLoadError(f"model {source!r}: its image processor splits images without bounding their size")
+    per_side = -(-image_processor.size["longest_edge"] // image_processor.max_image_size["longest_edge"])
+    return per_side * per_side + 1
