@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from camera_sources.frame import Frame
 from pipeline.events import Box, Detection
 
 if TYPE_CHECKING:
     from ultralytics import YOLO
+    from ultralytics.engine.results import Results
 
 DEFAULT_CACHE = Path("~/.cache/watchword")
 TASKS_WITH_BOXES = ("detect", "segment", "pose")
@@ -51,13 +55,16 @@ class YoloDetector:
         self._min_conf = min_confidence / 2
         self._model = _load(weights, path, online=wants_download and not path.exists())
         self._person_id = self._find_person()
+        self._predict([np.zeros((480, 640, 3), dtype=np.uint8)])  # the first run sets up and takes many times as long
 
     def detect(self, frames: Sequence[Frame]) -> list[Detection]:
         """See `Detector.detect`. Frames may differ in size."""
-        results = self._model.predict(
-            [frame.image for frame in frames], classes=[self._person_id], conf=self._min_conf, verbose=False
-        )
+        results = self._predict([frame.image for frame in frames])
         return [Detection(frame, _boxes(result)) for frame, result in zip(frames, results, strict=True)]
+
+    def _predict(self, images: list[NDArray[np.uint8]]) -> list[Results]:
+        results = self._model.predict(images, classes=[self._person_id], conf=self._min_conf, verbose=False)
+        return cast("list[Results]", results)
 
     def _find_person(self) -> int:
         if self._model.task not in TASKS_WITH_BOXES:
@@ -71,8 +78,9 @@ class YoloDetector:
         raise DetectorError(f"detector weights {self._weights}: the model knows no class named person")
 
 
-def _boxes(result: object) -> tuple[Box, ...]:
-    boxes = result.boxes.cpu().numpy()  # pyright: ignore[reportAttributeAccessIssue] - ultralytics Results, untyped
+def _boxes(result: Results) -> tuple[Box, ...]:
+    assert result.boxes is not None, "the task was checked to give boxes"
+    boxes = result.boxes.cpu().numpy()
     return tuple(
         Box(*(round(float(v), 1) for v in xyxy), conf=round(float(conf), 3))
         for xyxy, conf in zip(boxes.xyxy, boxes.conf, strict=True)
