@@ -1,0 +1,242 @@
+"""The engine's settings: one frozen value, one field per `watchword serve` flag, defaults resolved once.
+
+Each field carries its own help text and limits, so the command line, the checks and the error messages are all made
+from this one place. Knows nothing of torch, models or HTTP; `resolve` is given what it needs to know of both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backend.errors import ConfigError
+
+if TYPE_CHECKING:
+    from backend.hardware import Hardware
+    from backend.models.adapter import ModelSpec
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+CPU_TOKEN_BUDGET = 64
+GPU_TOKEN_BUDGET = 2048
+CPU_MAX_SEQS = 32
+GPU_MAX_SEQS = 256
+CPU_HARD_TOKENS = 1024
+GPU_HARD_TOKENS = 8192
+CPU_KV_BYTES = GIB
+GPU_RESERVE_BYTES = GIB
+"""GPU memory left to activations, logits and the encoder cache when the KV cache takes the rest."""
+
+_KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}
+
+
+def _flag(
+    default: Any,
+    help_text: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    off_flag: bool = False,
+    env: str | None = None,
+) -> Any:
+    """A field with what the command line and the checks need.
+
+    `off_flag`: the flag is `--no-…` and turns it off. `env`: the environment variable read where the flag is not given.
+    """
+    metadata = {
+        "help": help_text,
+        "at_least": at_least,
+        "at_most": at_most,
+        "choices": choices,
+        "secret": secret,
+        "off_flag": off_flag,
+        "env": env,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one `serve` process. None means "decided by `resolve`", which leaves none but an unset `api_key`.
+
+    Construction raises ConfigError, naming the field, its kind and its limit, for any value that cannot be meant.
+    """
+
+    model: str = _flag("demo", "HF id or directory of the model; demo is the embedded one")
+    host: str = _flag("127.0.0.1", "address to listen on")
+    port: int = _flag(8000, "port to listen on; 0 takes a free one", at_least=0, at_most=65535)
+    served_model_name: str | None = _flag(None, "name that requests use (default: the model's own)")
+    api_key: str | None = _flag(
+        None,
+        "key that every request but /health must carry as a Bearer token",
+        secret=True,
+        env="WATCHWORD_API_KEY",
+    )
+    device: str = _flag("auto", "where to compute; auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
+    dtype: str = _flag(
+        "auto",
+        "number format of the weights (auto: float32 on a CPU, bfloat16 on a GPU)",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    max_model_len: int | None = _flag(
+        None, "most tokens of prompt and answer together (default: what the model and the KV cache allow)", at_least=1
+    )
+    max_num_batched_tokens: int | None = _flag(
+        None,
+        f"token budget of one step, at least --max-num-seqs (default: {CPU_TOKEN_BUDGET} on a CPU, "
+        f"{GPU_TOKEN_BUDGET} on a GPU)",
+        at_least=1,
+    )
+    max_num_seqs: int | None = _flag(
+        None, f"most requests running at once (default: {CPU_MAX_SEQS} on a CPU, {GPU_MAX_SEQS} on a GPU)", at_least=1
+    )
+    step_policy: str = _flag(
+        "stall-free",
+        "order of a step: stall-free books every running decode first, prefill-first whole prompts first",
+        choices=("stall-free", "prefill-first"),
+    )
+    kv_cache_memory_bytes: int | None = _flag(
+        None,
+        "memory of the KV cache in bytes (default: 1 GiB on a CPU; on a GPU by --gpu-memory-utilization)",
+        at_least=1,
+    )
+    gpu_memory_utilization: float = _flag(
+        0.9, "share of the GPU's memory this process may use", at_least=0.05, at_most=1.0
+    )
+    enable_prefix_caching: bool = _flag(
+        True, "compute a repeated prompt prefix anew instead of reusing its KV (default: reused)", off_flag=True
+    )
+    max_request_bytes: int = _flag(32 * MIB, "largest request body in bytes", at_least=1024)
+    max_image_pixels: int = _flag(64_000_000, "largest image in pixels, checked before it is decoded", at_least=1)
+    cache_dir: Path = _flag(  # noqa: RUF009 (a frozen Path is as good as a str)
+        Path("~/.cache/watchword"), "where downloaded and assembled files live", env="WATCHWORD_CACHE"
+    )
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(field, getattr(self, field.name))
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        """R6: every running sequence must find room for its next token in every step."""
+        budget, seqs = self.max_num_batched_tokens, self.max_num_seqs
+        if budget is not None and seqs is not None and budget < seqs:
+            raise ConfigError(
+                f"--max-num-batched-tokens {budget} is less than --max-num-seqs {seqs}: every running request needs "
+                "one token of each step; raise the first or lower the second"
+            )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
+        """Build from a mapping; a key that is no setting is an error that names it and the nearest one."""
+        names = [f.name for f in dataclasses.fields(cls)]
+        for key in values:
+            if key not in names:
+                raise ConfigError(f"unknown setting {key!r}{did_you_mean(key, names)}")
+        return cls(**values)
+
+    def resolve(self, hardware: Hardware, spec: ModelSpec) -> EngineConfig:
+        """A new config with every default decided for this machine and model; raises ConfigError where they clash.
+
+        `hardware` is read after the model was loaded, so that a GPU's free memory is what is left beside the weights.
+        """
+        on_gpu = hardware.device == "cuda"
+        seqs, budget = self.max_num_seqs, self.max_num_batched_tokens
+        if seqs is None:
+            seqs = min(GPU_MAX_SEQS if on_gpu else CPU_MAX_SEQS, budget or GPU_MAX_SEQS)
+        if budget is None:
+            budget = GPU_TOKEN_BUDGET if on_gpu else CPU_TOKEN_BUDGET
+        if self.max_model_len is not None and self.max_model_len > spec.max_model_len:
+            raise ConfigError(
+                f"--max-model-len {self.max_model_len} is more than the model's own {spec.max_model_len} tokens"
+            )
+        return dataclasses.replace(
+            self,
+            device=hardware.device,
+            served_model_name=self.served_model_name or default_model_name(self.model),
+            max_model_len=self.max_model_len or spec.max_model_len,
+            max_num_batched_tokens=budget,
+            max_num_seqs=seqs,
+            kv_cache_memory_bytes=self.kv_cache_memory_bytes or self._kv_bytes(hardware),
+            cache_dir=self.cache_dir.expanduser(),
+        )
+
+    def _kv_bytes(self, hardware: Hardware) -> int:
+        if hardware.device != "cuda":
+            return min(CPU_KV_BYTES, hardware.memory_total_bytes // 8)
+        used = hardware.memory_total_bytes - hardware.memory_free_bytes
+        room = int(hardware.memory_total_bytes * self.gpu_memory_utilization) - used - GPU_RESERVE_BYTES
+        if room <= 0:
+            raise ConfigError(
+                f"--gpu-memory-utilization {self.gpu_memory_utilization} leaves no room for the KV cache: "
+                f"{used / GIB:.1f} of {hardware.memory_total_bytes / GIB:.1f} GiB are in use; raise it or free the GPU"
+            )
+        return room
+
+    def hard_num_batched_tokens(self, max_embeds_per_image: int) -> int:
+        """The bound of one step that nothing may pass, and the largest token budget that may be set while running."""
+        floor = GPU_HARD_TOKENS if self.device == "cuda" else CPU_HARD_TOKENS
+        return max(floor, self.max_num_batched_tokens or 0, max_embeds_per_image)
+
+    def describe(self) -> str:
+        """All settings in one line, secrets redacted."""
+        shown = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            shown.append(f"{field.name}={'***' if field.metadata['secret'] and value else value}")
+        return " ".join(shown)
+
+
+def default_model_name(model: str) -> str:
+    """The name requests use for `model`: a directory's last part, anything else as it is."""
+    return Path(model).resolve().name if Path(model).is_dir() else model
+
+
+def kind_of(field: dataclasses.Field[Any]) -> type:
+    """The field's type without its None."""
+    hint = typing.get_type_hints(EngineConfig)[field.name]
+    if isinstance(hint, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+    return hint
+
+
+def _check(field: dataclasses.Field[Any], value: Any) -> None:
+    if value is None and field.default is None:
+        return
+    kind, meta = kind_of(field), field.metadata
+    fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+    if not fits or (meta["choices"] and value not in meta["choices"]):
+        raise wrong_value(field, value)
+    low, high = meta["at_least"], meta["at_most"]
+    # Written so that a NaN, which compares false with everything, fails too.
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        raise wrong_value(field, value)
+
+
+def wrong_value(field: dataclasses.Field[Any], value: Any) -> ConfigError:
+    """The error for a value of the wrong kind or out of limits."""
+    meta = field.metadata
+    limit = _KIND_NAMES[kind_of(field)]
+    if meta["choices"]:
+        limit = "one of " + ", ".join(meta["choices"])
+    elif meta["at_least"] is not None and meta["at_most"] is not None:
+        limit += f" from {meta['at_least']} to {meta['at_most']}"
+    elif meta["at_least"] is not None:
+        limit += f" of at least {meta['at_least']}"
+    shown = "***" if meta["secret"] else repr(value)
+    return ConfigError(f"--{field.name.replace('_', '-')} is {shown}; it must be {limit}")
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """A parenthesis that names the choice nearest to `word`, or nothing."""
+    near = difflib.get_close_matches(word.split("=")[0], list(choices), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""

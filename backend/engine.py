@@ -1,0 +1,241 @@
+"""The engine thread: inbox -> schedule -> execute -> apply -> deliver, until it is told to stop or breaks.
+
+Owns the scheduler and the runner, which only its thread touches. Every exit path answers every waiter exactly once.
+Knows nothing of text, HTTP or tensors.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from typing import Protocol
+
+from backend.errors import Cancelled, EngineDead, EngineError
+from backend.metrics import EngineMetrics, StepRecord, kv_usage
+from backend.sched.limits import check_token_budget
+from backend.sched.scheduler import Scheduler
+from backend.stream import TokenStream
+from backend.types import Request, SchedulerLimits, SchedulerStats, Step, StepResult
+from backend.waiters import Waiters
+
+log = logging.getLogger("watchword.engine")
+
+_LAST_STEP_S = 1.0
+"""How long a drain waits for the step that is running when its time is up."""
+
+
+class StepRunner(Protocol):
+    """Whatever computes a Step. Called on the engine thread alone."""
+
+    def execute(self, step: Step) -> StepResult:
+        """Compute the whole step. An exception means that nothing can be computed any more."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the runner holds; called once, after the last step."""
+        ...
+
+
+class EngineState(StrEnum):
+    """Where the engine is in its life. It only moves forward: RUNNING > DRAINING > STOPPED, or to DEAD from either."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+class Engine:
+    """Runs requests on a thread of its own.
+
+    `submit`, `cancel`, `set_token_budget` and the readings may be called from any thread and never wait for a step;
+    `drain` and `stop` block. `on_dead` is called once, on the engine thread, after every waiter was answered.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: StepRunner,
+        limits: SchedulerLimits,
+        *,
+        metrics: EngineMetrics | None = None,
+        on_dead: Callable[[], None] | None = None,
+    ) -> None:
+        self.limits = limits
+        self.metrics = metrics or EngineMetrics()
+        self.on_dead = on_dead
+        self._scheduler = scheduler
+        self._runner = runner
+        self._waiters = Waiters(self.metrics)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        # Guards the state and the inbox; held for bookkeeping only, never during a step.
+        self._changed = threading.Condition()
+        self._state = EngineState.RUNNING
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._drain_until = 0.0
+        self._token_budget = limits.max_num_batched_tokens
+        self._stats = scheduler.stats()
+        self.metrics.observe_stats(self._stats)
+        self.metrics.observe_token_budget(self._token_budget)
+
+    @property
+    def state(self) -> EngineState:
+        """The state at this moment."""
+        return self._state
+
+    @property
+    def token_budget(self) -> int:
+        """The token budget that the next step will have."""
+        return self._token_budget
+
+    def stats(self) -> SchedulerStats:
+        """The scheduler's numbers after the latest step or command."""
+        return self._stats
+
+    def start(self) -> None:
+        """Start the thread; requests submitted earlier wait for it."""
+        self._thread.start()
+
+    def submit(self, request: Request) -> TokenStream:
+        """Queue a request and return its stream, read on the calling event loop.
+
+        A refusal by the scheduler comes through the stream. Raises EngineDead when nothing is taken any more.
+        """
+        with self._changed:
+            self._refuse_unless_running()
+            stream = self._waiters.add(request)
+            self._post(partial(self._admit, request))
+        return stream
+
+    def cancel(self, request_id: str) -> None:
+        """End a request before the next step; its waiter gets a CANCELLED end. Unknown or ended ids are ignored."""
+        with self._changed:
+            self._post(partial(self._cancel, request_id))
+
+    def set_token_budget(self, num_tokens: int) -> None:
+        """Change the token budget from the next step on; raises ConfigError, naming the limit, when out of bounds."""
+        check_token_budget(num_tokens, self.limits)
+        with self._changed:
+            self._refuse_unless_running()
+            self._token_budget = num_tokens
+            self._post(partial(self._scheduler.set_token_budget, num_tokens))
+        self.metrics.observe_token_budget(num_tokens)
+
+    def drain(self, timeout_s: float) -> None:
+        """Take no new request, let the others end for up to `timeout_s`, cancel the rest, and stop the thread."""
+        with self._changed:
+            if self._state is EngineState.RUNNING:
+                self._state = EngineState.DRAINING
+                self._drain_until = time.monotonic() + timeout_s
+                self._changed.notify()
+            started = self._thread.ident is not None
+        if started:
+            self._thread.join(timeout_s + _LAST_STEP_S)
+        else:
+            self._runner.close()
+        # A step cannot be interrupted; nobody waits for one that hangs.
+        self._end(EngineState.STOPPED, Cancelled("the engine was stopped"))
+
+    def stop(self) -> None:
+        """Cancel everything and stop the thread after the step that is running."""
+        self.drain(0.0)
+
+    def _refuse_unless_running(self) -> None:
+        if self._state is EngineState.DEAD:
+            raise EngineDead("the engine ended on an error and computes nothing more")
+        if self._state is not EngineState.RUNNING:
+            raise EngineDead("the engine is shutting down")
+
+    def _post(self, command: Callable[[], None]) -> None:
+        """Leave a command for the engine thread; the lock is held."""
+        if self._state in (EngineState.RUNNING, EngineState.DRAINING):
+            self._inbox.append(command)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        """The engine thread."""
+        try:
+            while self._wait_for_work():
+                self._run_inbox()
+                step = self._scheduler.schedule()
+                if step is not None:
+                    self._run_step(step)
+                elif self._scheduler.has_work():
+                    # Better an answer to everyone than a thread that spins, or sleeps, for good.
+                    raise RuntimeError("requests are alive, but the scheduler finds nothing to run")
+            self._end(EngineState.STOPPED, Cancelled("the engine was stopped"))
+        except BaseException as error:
+            log.exception("the engine thread ended on an error")
+            self._end(EngineState.DEAD, EngineDead(f"the engine ended on an error ({type(error).__name__})"))
+            if self.on_dead:
+                self.on_dead()
+        finally:
+            self._runner.close()
+
+    def _wait_for_work(self) -> bool:
+        """Sleep until there is something to do; False when it is time to stop."""
+        with self._changed:
+            while self._state is EngineState.RUNNING and not self._inbox and not self._scheduler.has_work():
+                self._changed.wait()
+            if self._state is EngineState.DRAINING:
+                return len(self._waiters) > 0 and time.monotonic() < self._drain_until
+            return self._state is EngineState.RUNNING
+
+    def _run_inbox(self) -> None:
+        with self._changed:
+            commands, self._inbox = self._inbox, deque()
+        for command in commands:
+            command()
+        self._read_stats()
+
+    def _admit(self, request: Request) -> None:
+        try:
+            self._scheduler.submit(request)
+        except EngineError as refusal:
+            self._waiters.fail(request.request_id, refusal)
+        else:
+            self._waiters.accept(request.request_id)
+
+    def _cancel(self, request_id: str) -> None:
+        self._scheduler.cancel(request_id)
+        self._waiters.cancel(request_id)
+
+    def _run_step(self, step: Step) -> None:
+        t_begin = time.monotonic()
+        self._waiters.note_scheduled(step, t_begin)
+        result = self._runner.execute(step)
+        events = self._scheduler.apply(result)
+        t_end = time.monotonic()
+        self._waiters.deliver(events, t_end)
+        stats = self._read_stats()
+        self.metrics.observe_step(
+            StepRecord(
+                step_id=step.step_id,
+                t_mono=t_begin,
+                elapsed_ms=round((t_end - t_begin) * 1e3, 3),
+                decode_tokens=step.num_decode_tokens,
+                prefill_tokens=step.num_prefill_tokens,
+                encoder_slices=step.num_encoder_slices,
+                num_running=stats.num_running,
+                num_waiting=stats.num_waiting,
+                kv_usage=kv_usage(stats),
+            )
+        )
+
+    def _read_stats(self) -> SchedulerStats:
+        self._stats = self._scheduler.stats()
+        self.metrics.observe_stats(self._stats)
+        return self._stats
+
+    def _end(self, state: EngineState, error: EngineError) -> None:
+        """Enter a final state, unless one was entered before, and answer everyone who still waits."""
+        with self._changed:
+            if self._state not in (EngineState.STOPPED, EngineState.DEAD):
+                self._state = state
+            self._inbox.clear()
+        self._waiters.fail_all(error)

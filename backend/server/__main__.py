@@ -1,0 +1,159 @@
+"""`watchword serve`: from a command line to a running server, and to an exit code that says how it ended.
+
+Exit codes: 0 stopped by a signal, 2 a setting, port or model that cannot be used (one line says which), 70 the engine
+died. Settles threads in the environment before torch is loaded, and takes the port before the model is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from backend.config import EngineConfig
+from backend.errors import ConfigError, EngineError
+from backend.hardware import num_physical_cores
+from backend.server.arguments import parse_args
+
+if TYPE_CHECKING:
+    from backend.service import Service
+
+EXIT_OK = 0
+EXIT_USAGE = 2
+EXIT_ENGINE_DEAD = 70
+
+DRAIN_S = 2.0
+"""How long running answers may go on after a signal; everything is over within 5 s."""
+
+DEMO = "demo"
+
+
+class _Stopped(BaseException):
+    """A signal asked this process to end. No Exception: nothing on the way may take it for a failure."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `watchword serve` with these arguments (None: the process's own); returns the exit code."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    try:
+        return serve(parse_args(argv))
+    except EngineError as error:
+        sys.stderr.write(f"watchword serve: {error}\n")
+        return EXIT_USAGE
+    except _Stopped:
+        return EXIT_OK
+
+
+def serve(config: EngineConfig) -> int:
+    """Load the model and serve it until a signal or the engine's death; returns the exit code.
+
+    Raises EngineError for what makes a start impossible.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    _settle_threads()
+    listener = take_port(config.host, config.port)
+    try:
+        from backend.service import build_service
+
+        path, notice = _find_model(config)
+        service = build_service(config, path, _say)
+        _say(f"Settings: {service.config.describe()}")
+        if notice:
+            _say(notice)
+        return _run(service, listener)
+    finally:
+        listener.close()
+
+
+def take_port(host: str, port: int) -> socket.socket:
+    """A bound socket, not listening yet, so that a busy port is known before a model is loaded.
+
+    Raises ConfigError naming the address.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ConfigError(f"--host {host}: {error.strerror}") from None
+    listener = socket.socket(family, kind, proto)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _port_refusal(host, port, error) from None
+    return listener
+
+
+def _run(service: Service, listener: socket.socket) -> int:
+    from backend.server.app import create_app
+    from backend.server.serving import Server
+
+    host, port = listener.getsockname()[:2]
+    try:
+        listener.listen(2048)
+    except OSError as error:  # another process took the same port while the model was loading
+        service.close()
+        raise _port_refusal(host, port, error) from None
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    server = Server(
+        create_app(service), service, on_ready=lambda: _say(f"Serving {service.model_name} at {url}"), drain_s=DRAIN_S
+    )
+    service.engine.on_dead = server.end
+    service.engine.start()
+    with suppress(_Stopped):  # uvicorn sends itself the signal once more when it is done
+        asyncio.run(server.serve(sockets=[listener]))
+    return EXIT_ENGINE_DEAD if server.has_died else EXIT_OK
+
+
+def _find_model(config: EngineConfig) -> tuple[str, str | None]:
+    """Where the model lies, and what there is to say about it before it is used."""
+    if config.model != DEMO:
+        return config.model, None
+    from backend.demo.assemble import MODEL_CARD, ensure_demo_model
+    from backend.demo.assets import download_progress
+
+    with download_progress() as progress:
+        path = ensure_demo_model(config.cache_dir.expanduser(), progress)
+    return str(path), _notice(MODEL_CARD)
+
+
+def _notice(card: Path) -> str:
+    """The terms of the demo model's weights, as its card states them, on one line."""
+    terms = card.read_text(encoding="utf-8").partition("## Terms\n")[2].partition("\n## ")[0]
+    return "About the demo model: " + " ".join(terms.replace("**", "").split())
+
+
+def _settle_threads() -> None:
+    """One compute thread per physical core, sleeping when idle, unless the environment says otherwise."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(num_physical_cores()))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _say(f"Threads: OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']} OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']}")
+
+
+def _port_refusal(host: str, port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"port {port} on {host} is in use: end what listens there, or choose another --port")
+    return ConfigError(f"cannot listen on {host} port {port}: {error.strerror}")
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _Stopped
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

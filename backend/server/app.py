@@ -1,0 +1,143 @@
+"""The HTTP application: routes, the API key, and one error format for everything. Owns no state but a Service."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from openai.types import Model
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from backend.engine import EngineState
+from backend.errors import EngineError, Rejected
+from backend.server.chat import check_model, create_chat_completion, read_body
+from backend.server.errors import ApiError, error_response
+from backend.service import Service
+
+MAX_STEPS = 2048
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application for one Service, which stays its caller's to start and to close."""
+    app = FastAPI(title="Watchword", docs_url=None, redoc_url=None, openapi_url=None)
+    for kind in (EngineError, ApiError, HTTPException, Exception):
+        app.add_exception_handler(kind, error_response)
+    app.add_exception_handler(RequestValidationError, _validation_response)
+    if service.config.api_key:
+        app.add_middleware(ApiKey, key=service.config.api_key)
+    _add_openai_routes(app, service)
+    _add_engine_routes(app, service)
+    return app
+
+
+def _add_openai_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/models")
+    async def list_models() -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [_model(service)]})
+
+    @app.get("/v1/models/{name:path}")
+    async def get_model(name: str) -> JSONResponse:
+        check_model(service, name)
+        return JSONResponse(_model(service))
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        return await create_chat_completion(request, service)
+
+
+def _add_engine_routes(app: FastAPI, service: Service) -> None:
+    engine = service.engine
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        running = engine.state is EngineState.RUNNING
+        status = HTTPStatus.OK if running else HTTPStatus.SERVICE_UNAVAILABLE
+        return JSONResponse({"status": "ok" if running else engine.state.value}, status)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(engine.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/engine/steps")
+    async def steps(
+        since: int | None = None, limit: Annotated[int, Query(ge=0, le=MAX_STEPS)] = MAX_STEPS
+    ) -> JSONResponse:
+        records = engine.metrics.steps.since(since, limit)
+        return JSONResponse({"steps": [asdict(record) for record in records], **_head(service)})
+
+    @app.patch("/engine/config")
+    async def change(request: Request) -> JSONResponse:
+        engine.set_token_budget(_parse_change(await read_body(request, service.config.max_request_bytes)))
+        return JSONResponse(_head(service))
+
+
+class EngineChange(BaseModel):
+    """What may be changed while the engine runs."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    max_num_batched_tokens: int
+
+
+def _parse_change(body: bytes) -> int:
+    try:
+        return EngineChange.model_validate_json(body).max_num_batched_tokens
+    except ValidationError:
+        message = 'the body must be {"max_num_batched_tokens": <whole number>}'
+        raise Rejected(message, param="max_num_batched_tokens", code="invalid_value") from None
+
+
+def _head(service: Service) -> dict[str, Any]:
+    """The settings that explain the steps; the slider's bounds are `max_num_seqs` and the hard bound."""
+    return {
+        "max_num_batched_tokens": service.engine.token_budget,
+        "max_num_seqs": service.engine.limits.max_num_seqs,
+        "hard_num_batched_tokens": service.engine.limits.hard_num_batched_tokens,
+        "step_policy": service.config.step_policy,
+    }
+
+
+def _model(service: Service) -> dict[str, Any]:
+    model = Model(id=service.model_name, object="model", created=service.created, owned_by="watchword")
+    return model.model_dump(exclude_unset=True) | {"max_model_len": service.engine.limits.max_model_len}
+
+
+def _validation_response(request: Request, error: Exception) -> Response:
+    """FastAPI's own complaint about a query parameter, in the API's error format and without the value."""
+    assert isinstance(error, RequestValidationError)
+    fault = error.errors()[0]
+    param = str(fault["loc"][-1])
+    return error_response(request, Rejected(f"{param}: {fault['msg']}", param=param, code="invalid_value"))
+
+
+class ApiKey:
+    """Lets through what carries the key as a Bearer token, and /health."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry."""
+        if scope["type"] != "http" or scope["path"] == "/health" or self._carries_key(scope):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(
+            HTTPStatus.UNAUTHORIZED,
+            "this server needs an API key: send it as `Authorization: Bearer <key>`",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+        await error_response(Request(scope), error)(scope, receive, send)
+
+    def _carries_key(self, scope: Scope) -> bool:
+        sent = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(sent) == 1 and hmac.compare_digest(sent[0], self._expected)

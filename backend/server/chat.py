@@ -1,0 +1,154 @@
+"""`POST /v1/chat/completions`: from a request body to an Answer.
+
+Everything that can be refused is refused before the first header is sent. Whoever goes away takes their request with
+them: every path out of here closes the reply, which cancels it in the engine unless it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from backend.errors import Rejected
+from backend.server.errors import ApiError
+from backend.server.protocol import ChatMessage, ChatRequest, TextPart, parse_chat_request
+from backend.server.reply import EventStream, Reply
+from backend.service import Service
+from backend.text import Answer, Conversation, ImagePart, SamplingWish
+from backend.types import RequestClass
+
+CLIENT_GONE = 499
+"""Status of a response that goes nowhere: its client has left."""
+
+
+async def create_chat_completion(http: Request, service: Service) -> Response:
+    """Answer one request, streamed or whole."""
+    chat = parse_chat_request(await read_body(http, service.config.max_request_bytes))
+    check_model(service, chat.model)
+    request = await service.builder.build(conversation_of(chat), wish_of(chat), class_of(http))
+    reply = Reply(service.model_name, Answer(service.engine, request, service.tokenizer))
+    try:
+        if chat.stream:
+            if await finished_before_disconnect(http, reply.answer.admitted()):
+                include_usage = bool(chat.stream_options and chat.stream_options.include_usage)
+                return EventStream(reply, include_usage=include_usage)
+        elif await finished_before_disconnect(http, reply.collect()):
+            reply.close()
+            return Response(reply.whole(), media_type="application/json")
+    except BaseException as error:
+        reply.close(type(error).__name__)
+        raise
+    reply.close("client gone")
+    return Response(status_code=CLIENT_GONE)
+
+
+def check_model(service: Service, name: str) -> None:
+    """Raise a 404 unless `name` is the model served here."""
+    if name != service.model_name:
+        message = f"the model {name[:200]!r} does not exist here; this server has {service.model_name!r}"
+        raise ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
+
+
+async def read_body(http: Request, max_bytes: int) -> bytes:
+    """The request's body; raises a 413 as soon as it is known to be too large."""
+    too_large = ApiError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request body is larger than {max_bytes} bytes", code="body_too_large"
+    )
+    declared = http.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise too_large
+    body = bytearray()
+    async for piece in http.stream():
+        body += piece
+        if len(body) > max_bytes:
+            raise too_large
+    return bytes(body)
+
+
+async def finished_before_disconnect(http: Request, work: Coroutine[Any, Any, None]) -> bool:
+    """Run `work` while watching the client; False if the client left first, and `work` was cancelled."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnected(http))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+        return True
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+            with contextlib.suppress(BaseException):
+                await task
+
+
+async def _disconnected(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+def class_of(http: Request) -> RequestClass:
+    """The request class a client asks for by header."""
+    name = http.headers.get("x-request-class", RequestClass.INTERACTIVE)
+    try:
+        return RequestClass(name)
+    except ValueError:
+        choices = " or ".join(RequestClass)
+        raise Rejected(f"X-Request-Class must be {choices}", param="X-Request-Class", code="invalid_value") from None
+
+
+def wish_of(chat: ChatRequest) -> SamplingWish:
+    """The request's sampling fields."""
+    if None not in (chat.max_tokens, chat.max_completion_tokens) and chat.max_tokens != chat.max_completion_tokens:
+        raise Rejected("max_tokens and max_completion_tokens differ: send one", param="max_tokens")
+    stop = [chat.stop] if isinstance(chat.stop, str) else chat.stop or []
+    if "" in stop:
+        raise Rejected("stop must not be empty text", param="stop", code="invalid_value")
+    return SamplingWish(
+        max_tokens=chat.max_completion_tokens or chat.max_tokens,
+        temperature=chat.temperature,
+        top_p=chat.top_p,
+        top_k=None if chat.top_k is None else max(0, chat.top_k),
+        seed=chat.seed,
+        stop=tuple(stop),
+        ignore_eos=bool(chat.ignore_eos),
+    )
+
+
+def conversation_of(chat: ChatRequest) -> Conversation:
+    """Messages in HF's format, images apart."""
+    messages: list[dict[str, Any]] = []
+    images: list[ImagePart] = []
+    for i, message in enumerate(chat.messages):
+        role = "system" if message.role == "developer" else message.role
+        messages.append({"role": role, "content": _content(message, f"messages[{i}].content", images)})
+    return Conversation(messages, images)
+
+
+def _content(message: ChatMessage, param: str, images: list[ImagePart]) -> str | list[dict[str, str]]:
+    """Plain text where the message is only text, HF parts where it holds images, which are added to `images`."""
+    content = message.content
+    if content is None or content == []:
+        if message.role != "assistant":
+            raise Rejected(f"{param} is missing", param=param, code="invalid_value")
+        return ""
+    if isinstance(content, str):
+        return content
+    parts: list[dict[str, str]] = []
+    for j, part in enumerate(content):
+        if isinstance(part, TextPart):
+            parts.append({"type": "text", "text": part.text})
+            continue
+        if message.role != "user":
+            raise Rejected(f"{param}[{j}]: only user messages may hold images", param=f"{param}[{j}]")
+        images.append(ImagePart(part.image_url.url, f"{param}[{j}].image_url"))
+        parts.append({"type": "image"})
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts

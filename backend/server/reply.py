@@ -1,0 +1,135 @@
+"""An Answer in the OpenAI API's words: one reply, or a stream of events. Logs ids, counts and times, never content."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice
+from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from starlette.responses import StreamingResponse
+from starlette.types import Send
+
+from backend.server.errors import describe
+from backend.text import Answer
+from backend.types import FinishReason
+
+log = logging.getLogger("watchword.server")
+
+
+class Reply:
+    """One Answer, collected whole or chunk by chunk. `close` ends it and writes the one log line."""
+
+    def __init__(self, model_name: str, answer: Answer) -> None:
+        self.answer = answer
+        self._model_name = model_name
+        self._created = int(time.time())
+        self._t_begin = time.monotonic()
+        self._t_first: float | None = None
+        self._text = ""
+        self._closed = False
+
+    async def collect(self) -> None:
+        """Read the answer to its end."""
+        async for piece in self._pieces():
+            self._text += piece
+
+    def whole(self) -> bytes:
+        """The body of a reply that is not streamed."""
+        message = ChatCompletionMessage(role="assistant", content=self._text, refusal=None)
+        choice = Choice(index=0, message=message, finish_reason=self._finish_reason(), logprobs=None)
+        reply = ChatCompletion(
+            id=self.answer.request.request_id,
+            object="chat.completion",
+            created=self._created,
+            model=self._model_name,
+            choices=[choice],
+            usage=self._usage(),
+        )
+        return reply.model_dump_json(exclude_unset=True).encode()
+
+    async def events(self, *, include_usage: bool) -> AsyncIterator[bytes]:
+        """The stream's events. An error after the first is an event too, and the last one."""
+        try:
+            yield self._event(ChoiceDelta(role="assistant", content=""), usage_field=include_usage)
+            async for piece in self._pieces():
+                yield self._event(ChoiceDelta(content=piece), usage_field=include_usage)
+            yield self._event(ChoiceDelta(), finish_reason=self._finish_reason(), usage_field=include_usage)
+            if include_usage:
+                yield self._chunk(choices=[], usage=self._usage())
+            yield b"data: [DONE]\n\n"
+        except Exception as error:
+            self.close(type(error).__name__)
+            yield b"data: " + json.dumps(describe(error)[1]).encode() + b"\n\n"
+
+    def close(self, why: str | None = None) -> None:
+        """End the answer, cancelling it if it runs, and log it. Idempotent; `why` explains an early end."""
+        if self._closed:
+            return
+        self._closed = True
+        self.answer.close()
+        request, now = self.answer.request, time.monotonic()
+        log.info(
+            "%s %s prompt_tokens=%d completion_tokens=%d images=%d ttft_s=%s total_s=%.3f end=%s",
+            request.request_id,
+            request.request_class.value,
+            len(request.prompt.token_ids),
+            self.answer.num_tokens,
+            len(request.prompt.images),
+            "-" if self._t_first is None else f"{self._t_first - self._t_begin:.3f}",
+            now - self._t_begin,
+            why or (self.answer.finish_reason or "client gone"),
+        )
+
+    async def _pieces(self) -> AsyncIterator[str]:
+        async for piece in self.answer.pieces():
+            self._t_first = self._t_first or time.monotonic()
+            yield piece
+
+    def _finish_reason(self) -> Any:
+        return "length" if self.answer.finish_reason is FinishReason.LENGTH else "stop"
+
+    def _usage(self) -> CompletionUsage:
+        num_prompt, num_answer = len(self.answer.request.prompt.token_ids), self.answer.num_tokens
+        return CompletionUsage(
+            prompt_tokens=num_prompt, completion_tokens=num_answer, total_tokens=num_prompt + num_answer
+        )
+
+    def _event(self, delta: ChoiceDelta, *, usage_field: bool, finish_reason: Any = None) -> bytes:
+        choice = ChunkChoice(index=0, delta=delta, finish_reason=finish_reason, logprobs=None)
+        return self._chunk(choices=[choice], **({"usage": None} if usage_field else {}))
+
+    def _chunk(self, **fields: Any) -> bytes:
+        chunk = ChatCompletionChunk(
+            id=self.answer.request.request_id,
+            object="chat.completion.chunk",
+            created=self._created,
+            model=self._model_name,
+            **fields,
+        )
+        return b"data: " + chunk.model_dump_json(exclude_unset=True).encode() + b"\n\n"
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events of one Reply, which is closed on every way out, a client's leaving included."""
+
+    def __init__(self, reply: Reply, *, include_usage: bool) -> None:
+        super().__init__(
+            reply.events(include_usage=include_usage),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+        self._reply = reply
+
+    async def stream_response(self, send: Send) -> None:
+        """Send until the end or the client's leave, then close."""
+        try:
+            await super().stream_response(send)
+        finally:
+            self._reply.close()

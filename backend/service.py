@@ -1,0 +1,159 @@
+"""Service: one loaded model with everything that answers requests to it, and how it is put together from a config.
+
+The one place where settings, adapter, runner, scheduler and engine meet. Torch is imported inside `build_service`, not
+with this module: the number of threads is settled in the environment first. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer
+
+from backend.config import EngineConfig
+from backend.engine import Engine, StepRunner
+from backend.errors import ConfigError, EngineError, ModelLoadError
+from backend.hardware import probe
+from backend.sched.policy import make_policy
+from backend.sched.scheduler import Scheduler
+from backend.text import RequestBuilder, SamplingDefaults
+from backend.types import Request, SamplingParams, SchedulerLimits
+
+if TYPE_CHECKING:
+    from backend.models.adapter import ModelAdapter, ModelSpec
+
+BLOCK_SIZE = 16
+ENCODER_CACHE_EMBEDS = 16384
+
+Say = Callable[[str], None]
+"""Where progress goes: one line for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What HTTP needs of the engine's side: a resolved config, the engine, and text on both ends of it."""
+
+    config: EngineConfig
+    engine: Engine
+    builder: RequestBuilder
+    tokenizer: Tokenizer
+    created: int
+
+    @property
+    def model_name(self) -> str:
+        """The name that requests use."""
+        return self.config.served_model_name or self.config.model
+
+    def close(self, drain_s: float = 0.0) -> None:
+        """Stop: running requests get `drain_s` to end, the rest are cancelled. Blocks."""
+        self.engine.drain(drain_s)
+        self.builder.close()
+
+
+def build_service(config: EngineConfig, path: str, say: Say) -> Service:
+    """Load the model at `path` (HF id or directory; `config.model` is its name) and set everything up, warm but idle.
+
+    Raises ConfigError for settings that do not fit the machine or the model, ModelLoadError for the model itself.
+    """
+    from backend.models.registry import load
+    from backend.runtime.kv_pool import bytes_per_block
+    from backend.runtime.runner import build_runner
+
+    device = probe(config.device).device
+    say(f"Loading {config.model} …")
+    adapter = load(path, device=device, dtype=config.dtype)
+    tokenizer = _fast_tokenizer(adapter, config.model)
+    hardware = probe(device)
+    resolved = config.resolve(hardware, adapter.spec)
+    block_bytes = bytes_per_block(adapter.spec, BLOCK_SIZE, adapter.dtype)
+    limits = limits_of(resolved, adapter.spec, block_bytes, may_shrink=config.max_model_len is None)
+    resolved = replace(resolved, max_model_len=limits.max_model_len)
+    runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size)
+    scheduler = Scheduler(limits, make_policy(resolved.step_policy))
+    say(f"Computing on {hardware.name} in {str(adapter.dtype).removeprefix('torch.')}; warming up …")
+    _warm_up(adapter, scheduler, runner)
+    return Service(
+        config=resolved,
+        engine=Engine(scheduler, runner, limits),
+        builder=RequestBuilder(
+            adapter,
+            max_model_len=limits.max_model_len,
+            max_image_pixels=resolved.max_image_pixels,
+            defaults=_sampling_defaults(path),
+        ),
+        tokenizer=tokenizer,
+        created=int(time.time()),
+    )
+
+
+def limits_of(config: EngineConfig, spec: ModelSpec, block_bytes: int, *, may_shrink: bool) -> SchedulerLimits:
+    """The scheduler's bounds for a resolved config: as many blocks as the memory holds and the requests can use.
+
+    Where the KV cache is smaller than one whole context, the context shrinks to it if it may, else a ConfigError says
+    how much memory it takes.
+    """
+    seqs, budget = config.max_num_seqs, config.max_num_batched_tokens
+    context, kv_bytes = config.max_model_len, config.kv_cache_memory_bytes
+    assert seqs is not None
+    assert budget is not None
+    assert context is not None
+    assert kv_bytes is not None
+    blocks_per_seq = -(-context // BLOCK_SIZE)
+    num_blocks = min(kv_bytes // block_bytes, blocks_per_seq * seqs)
+    if num_blocks < (1 if may_shrink else blocks_per_seq):
+        tokens = BLOCK_SIZE if may_shrink else context
+        raise ConfigError(
+            f"the KV cache of {kv_bytes} bytes is too small: {tokens} tokens of this model take "
+            f"{-(-tokens // BLOCK_SIZE) * block_bytes}; raise --kv-cache-memory-bytes or lower --max-model-len"
+        )
+    return SchedulerLimits(
+        max_num_batched_tokens=budget,
+        hard_num_batched_tokens=config.hard_num_batched_tokens(spec.max_embeds_per_image),
+        max_num_seqs=seqs,
+        max_model_len=min(context, num_blocks * BLOCK_SIZE),
+        num_blocks=num_blocks,
+        block_size=BLOCK_SIZE,
+        encoder_cache_embeds=max(ENCODER_CACHE_EMBEDS, 2 * spec.max_embeds_per_image),
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+
+
+def _fast_tokenizer(adapter: ModelAdapter, model: str) -> Tokenizer:
+    tokenizer = getattr(adapter.tokenizer, "backend_tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise ModelLoadError(f"{model} has no tokenizer.json: its tokenizer cannot turn single tokens into text")
+    return tokenizer
+
+
+def _sampling_defaults(path: str) -> SamplingDefaults:
+    """What the checkpoint's generation_config.json says of sampling; where it is silent, the OpenAI API's defaults."""
+    from transformers import GenerationConfig
+
+    try:
+        said = GenerationConfig.from_pretrained(path).to_diff_dict()
+    except OSError:
+        return SamplingDefaults()
+    return SamplingDefaults(**{name: said[name] for name in ("temperature", "top_p", "top_k") if said.get(name)})
+
+
+def _warm_up(adapter: ModelAdapter, scheduler: Scheduler, runner: StepRunner) -> None:
+    """Run one small request, an image in it where the model takes them, so that the first user does not pay for it."""
+    from PIL import Image
+
+    parts = [{"type": "text", "text": "Hello"}]
+    images = []
+    if adapter.spec.takes_images:
+        parts.insert(0, {"type": "image"})
+        images.append(Image.new("RGB", (64, 64), "grey"))
+    try:
+        prompt = adapter.prepare([{"role": "user", "content": parts}], images)
+        scheduler.submit(Request("warm-up", prompt, SamplingParams(max_tokens=2, temperature=0.0)))
+        while (step := scheduler.schedule()) is not None:
+            scheduler.apply(runner.execute(step))
+    except EngineError:
+        raise
+    except Exception as error:
+        raise ModelLoadError(f"the model fails on its first request: {type(error).__name__}: {error}") from error

@@ -1,0 +1,186 @@
+"""Text on both sides of the engine: from a conversation to a Request, and from a token stream back to text.
+
+`RequestBuilder` runs the chat template, the image decoding and the processor on a small executor, never on the event
+loop or the engine thread. `Answer` reads one request's tokens as text and owns its end, string stops included. Knows
+nothing of HTTP or of the OpenAI API's field names beyond the `param` paths it is handed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from tokenizers import Tokenizer
+
+from backend.detokenize import Detokenizer, StopStrings
+from backend.engine import Engine
+from backend.errors import Cancelled, EngineError, Rejected
+from backend.image_input import decode_image
+from backend.models.adapter import Message, ModelAdapter
+from backend.types import FinishReason, Prepared, Request, RequestClass, SamplingParams, TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image as it came in: a URI, and the path of the request's part that holds it."""
+
+    uri: str = field(repr=False)
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages in HF's chat format, with the images they refer to in order of appearance. Never printed."""
+
+    messages: Sequence[Message] = field(repr=False)
+    images: Sequence[ImagePart] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What holds where a request says nothing: the OpenAI API's defaults, unless the model brings its own."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingWish:
+    """How a client wants its tokens chosen; None takes the default (`max_tokens`: all that is left of the context)."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+class RequestBuilder:
+    """Makes complete Requests for one model. `close` ends its threads."""
+
+    def __init__(
+        self,
+        adapter: ModelAdapter,
+        *,
+        max_model_len: int,
+        max_image_pixels: int,
+        defaults: SamplingDefaults | None = None,
+        num_threads: int = 2,
+    ) -> None:
+        self._adapter = adapter
+        self._max_model_len = max_model_len
+        self._max_image_pixels = max_image_pixels
+        self._defaults = defaults or SamplingDefaults()
+        self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare")
+
+    async def build(self, conversation: Conversation, wish: SamplingWish, request_class: RequestClass) -> Request:
+        """A Request with an id of its own; raises Rejected, naming the part, for what can never be answered."""
+        if conversation.images and not self._adapter.spec.takes_images:
+            raise Rejected("this model takes no images", param=conversation.images[0].param)
+        loop = asyncio.get_running_loop()
+        prompt = await loop.run_in_executor(self._executor, self._prepare, conversation)
+        return Request(f"chatcmpl-{uuid.uuid4().hex}", prompt, self._sampling(prompt, wish), request_class)
+
+    def close(self) -> None:
+        """End the threads; preparations that have not begun are dropped."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare(self, conversation: Conversation) -> Prepared:
+        images = [decode_image(p.uri, param=p.param, max_pixels=self._max_image_pixels) for p in conversation.images]
+        return self._adapter.prepare(conversation.messages, images)
+
+    def _sampling(self, prompt: Prepared, wish: SamplingWish) -> SamplingParams:
+        num_prompt, limit, defaults = len(prompt.token_ids), self._max_model_len, self._defaults
+        if num_prompt >= limit:
+            raise Rejected(
+                f"the context is {limit} tokens long, and the messages alone have {num_prompt}: shorten them",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        if wish.max_tokens is not None and num_prompt + wish.max_tokens > limit:
+            raise Rejected(
+                f"the context is {limit} tokens long, and {num_prompt + wish.max_tokens} were asked for "
+                f"({num_prompt} in the messages, {wish.max_tokens} in the answer): shorten either",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        return SamplingParams(
+            max_tokens=wish.max_tokens or limit - num_prompt,
+            temperature=defaults.temperature if wish.temperature is None else wish.temperature,
+            top_p=defaults.top_p if wish.top_p is None else wish.top_p,
+            top_k=defaults.top_k if wish.top_k is None else wish.top_k,
+            seed=wish.seed,
+            stop_token_ids=frozenset() if wish.ignore_eos else self._adapter.spec.eos_token_ids,
+            stop=wish.stop,
+            ignore_eos=wish.ignore_eos,
+        )
+
+
+class Answer:
+    """One request's answer as text: submitted on construction, cancelled by `close` unless it has ended by then.
+
+    Whoever makes an Answer closes it on every path. `num_tokens` and `finish_reason` are final when `pieces` ends.
+    """
+
+    def __init__(self, engine: Engine, request: Request, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.num_tokens = 0
+        self.finish_reason: FinishReason | None = None
+        self._engine = engine
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(request.sampling.stop)
+        self._stream = engine.submit(request)
+        self._in_engine = True
+
+    async def admitted(self) -> None:
+        """Wait until the engine has taken the request; raises its refusal."""
+        try:
+            await self._stream.admitted()
+        except EngineError:
+            self._in_engine = False
+            raise
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """The text as it comes, without empty pieces; raises EngineError when the answer cannot be finished."""
+        while self.finish_reason is None:
+            try:
+                events = await self._stream.take()
+            except EngineError:
+                self._in_engine = False
+                raise
+            piece = "".join(self._read(event) for event in events)
+            if piece:
+                yield piece
+
+    def close(self) -> None:
+        """Cancel the request in the engine unless it has ended. Idempotent."""
+        if self._in_engine:
+            self._in_engine = False
+            self._engine.cancel(self.request.request_id)
+
+    def _read(self, event: TokenEvent) -> str:
+        if self.finish_reason is not None:
+            return ""
+        piece = ""
+        if event.token_id is not None:
+            self.num_tokens += 1
+            piece = self._stops.push(self._detokenizer.push(event.token_id))
+        if event.finish_reason is not None:
+            self._in_engine = False
+            if event.finish_reason is FinishReason.ERROR:
+                raise EngineError(event.error or "the request failed")
+            if event.finish_reason is FinishReason.CANCELLED:
+                raise Cancelled("the request was cancelled")
+            self.finish_reason = event.finish_reason
+            piece += self._stops.push(self._detokenizer.flush())
+            piece += self._stops.flush()
+        if self._stops.hit:
+            self.finish_reason = FinishReason.STOP
+            self.close()
+        return piece
