@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 CONFIG_ERROR = 2
 """Exit status of a child that was started with wrong settings: starting it again cannot help."""
-STOP_GRACE_S = 3.0
+STOP_GRACE_S = 4.0
 """How long a child may take to end by itself before it is killed."""
 STABLE_AFTER_S = 60.0
 """A child that ran this long starts its backoff over."""

@@ -1,10 +1,29 @@
-"""Any error as one line fit to be shown: what happened, without traceback, payload or credentials."""
+"""Errors as a person meets them: which ones are theirs to solve, and any of them as one line.
+
+A line says what happened, without traceback, payload or credentials.
+"""
 
 from __future__ import annotations
 
 from camera_sources.url import redact
 
 MAX_CHARS = 300
+
+
+class UsageError(Exception):
+    """What was asked for cannot work: one line that names the thing and what to do."""
+
+
+def is_users(error: Exception) -> bool:
+    """Whether `error` has its cause outside the program: a setting, a file, a camera, a server, a port."""
+    from backend.errors import EngineError
+    from camera_sources.base import SourceError
+
+    if isinstance(error, (UsageError, EngineError, SourceError)):
+        return True
+    # These live beside heavy libraries; an error of theirs can only exist where they are loaded already.
+    named = {"StoreError", "JsonlError", "DetectorError", "OpenAIError"}
+    return any(kind.__name__ in named for kind in type(error).__mro__)
 
 
 def say(error: BaseException) -> str:

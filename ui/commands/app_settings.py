@@ -1,0 +1,36 @@
+"""What the supervisor tells the app, as one JSON document on its standard input (sources may hold credentials)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pipeline.config import CameraConfig
+
+
+@dataclass(frozen=True, slots=True)
+class AppSettings:
+    """Cameras, where the backend is, and where the page goes. `base_url` ends in `/v1`."""
+
+    cameras: tuple[CameraConfig, ...] = field(repr=False)
+    detector: str
+    base_url: str
+    model: str | None
+    api_key: str | None = field(repr=False)
+    ui_host: str
+    ui_port: int
+    data_dir: Path
+    cache_dir: Path
+
+    def to_json(self) -> str:
+        """The document."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, document: str) -> AppSettings:
+        """Back from the document; raises `ValueError` or `TypeError` for anything else."""
+        values = json.loads(document)
+        values["cameras"] = tuple(CameraConfig(**camera) for camera in values["cameras"])
+        values["data_dir"], values["cache_dir"] = Path(values["data_dir"]), Path(values["cache_dir"])
+        return cls(**values)

@@ -1,0 +1,31 @@
+"""The embedded default's files, made sure of before anything starts, with progress on the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """What was asked for, ready on disk; None for what was not."""
+
+    detector: Path | None
+    clip: Path | None
+
+
+def ensure_assets(cache_dir: Path, *, model: bool, detector: bool, clip: bool) -> Assets:
+    """Download and assemble what is asked for and missing. Raises `AssetError`. Loads no torch."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from backend.demo.assemble import ensure_demo_model
+    from backend.demo.assets import ensure_demo_clip, ensure_detector
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:  # stdout may be somebody's JSONL
+        found_detector = ensure_detector(cache_dir, progress) if detector else None
+        found_clip = ensure_demo_clip(cache_dir, progress) if clip else None
+        if model:
+            ensure_demo_model(cache_dir, progress)
+    return Assets(found_detector, found_clip)

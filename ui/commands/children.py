@@ -1,0 +1,50 @@
+"""The two processes behind a page, as data for the supervisor: the backend and the app."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.supervisor import Child
+from ui.commands.app_settings import AppSettings
+from ui.commands.engine_flags import to_argv, to_env
+from ui.commands.machine import physical_cores, reachable
+
+PRIVATE = ("SOURCE", "MODEL", "DETECTOR", "WATCHWORD_API_KEY")
+"""Not handed on in the environment: sources and keys travel over pipes, the rest as flags."""
+APP_NICENESS = 10
+
+
+def backend_child(engine: Mapping[str, Any], host: str, port: int) -> Child:
+    """The engine's server with the given flags, on all physical cores, its idle threads asleep instead of spinning."""
+    threads = {"OMP_NUM_THREADS": str(physical_cores()), "OMP_WAIT_POLICY": "PASSIVE"}
+    return Child(
+        name="backend",
+        argv=_python("backend.server", *to_argv({**engine, "host": host, "port": port})),
+        env=_environment() | threads | to_env(engine),
+        ready_url=f"http://{reachable(host)}:{port}/health",
+    )
+
+
+def app_child(settings: AppSettings) -> Child:
+    """Cameras, pipeline and page: one thread for the detector, and after the engine in the queue for a core."""
+    return Child(
+        name="app",
+        argv=_python("ui.cli", "app"),
+        env=_environment() | {"OMP_NUM_THREADS": "1"},
+        ready_url=f"http://{reachable(settings.ui_host)}:{settings.ui_port}/healthz",
+        stdin=settings.to_json().encode(),
+        niceness=APP_NICENESS,
+    )
+
+
+def _python(module: str, *arguments: str) -> tuple[str, ...]:
+    # -P: a directory called `backend` or `ui` where the user happens to stand must not be taken for ours.
+    return (sys.executable, "-P", "-m", module, *arguments)
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in PRIVATE}
+    return kept | {"PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,95 @@
+"""The engine's flags on a command of ours, made from the fields of `EngineConfig`: one source of names and words."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from backend.config import EngineConfig, kind_of
+
+PANEL = "Engine"
+
+
+def with_engine_flags(*, without: Collection[str] = ()) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command every engine flag but `without`; it receives the settings of those that were used as `engine`."""
+    fields = [field for field in dataclasses.fields(EngineConfig) if field.name not in without]
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        own = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def wrapper(**given: Any) -> int:
+            used = {field: given.pop(field.name) for field in fields}
+            engine = {
+                field.name: False if field.metadata["off_flag"] else value
+                for field, value in used.items()
+                if value is not None
+            }
+            return command(**given, engine=engine)
+
+        kept = [parameter for parameter in own.parameters.values() if parameter.name != "engine"]
+        parameters = [*kept, *map(_parameter, fields)]
+        wrapper.__signature__ = own.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
+
+
+def to_argv(engine: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings that were used, as arguments for `python -m backend.server`; its secrets are `to_env`'s."""
+    argv: list[str] = []
+    for field in dataclasses.fields(EngineConfig):
+        if field.name in engine and not field.metadata["secret"]:
+            argv.append(_flag(field) if field.metadata["off_flag"] else f"{_flag(field)}={engine[field.name]}")
+    return tuple(argv)
+
+
+def to_env(engine: Mapping[str, Any]) -> dict[str, str]:
+    """The secrets of `engine` as the environment variables that the backend reads."""
+    return {
+        field.metadata["env"]: str(engine[field.name])
+        for field in dataclasses.fields(EngineConfig)
+        if field.metadata["secret"] and engine.get(field.name)
+    }
+
+
+def default(text: str) -> str:
+    """How help speaks of a default that the option itself does not carry."""
+    return f"\\[default: {text}]"  # the backslash keeps Rich from reading it as markup
+
+
+def _flag(field: dataclasses.Field[Any]) -> str:
+    name = field.name.replace("_", "-")
+    return f"--no-{name}" if field.metadata["off_flag"] else f"--{name}"
+
+
+def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
+    meta, kind = field.metadata, kind_of(field)
+    words = [meta["help"][0].upper() + meta["help"][1:] + "."]
+    if meta["choices"]:
+        words.append(f"One of {', '.join(meta['choices'])}.")
+    if meta["env"]:
+        words.append(f"Also read from {meta['env']}.")
+    if field.default is not None and not meta["off_flag"]:
+        words.append(default(str(field.default)))
+    option = typer.Option(
+        _flag(field),
+        help=" ".join(words),
+        show_default=False,
+        metavar=None if meta["off_flag"] else _METAVARS.get(kind, "TEXT"),
+        rich_help_panel=PANEL,
+    )
+    shown = bool if meta["off_flag"] else kind
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[shown | None, option]
+    )
+
+
+_METAVARS = {int: "N", float: "X", Path: "PATH"}

@@ -1,0 +1,154 @@
+"""`watchword watch`: cameras to JSON lines, without a page."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.config import CameraConfig, PipelineConfig
+from pipeline.supervisor import Supervisor
+from ui.commands.assets import ensure_assets
+from ui.commands.children import backend_child
+from ui.commands.engine_flags import default, with_engine_flags
+from ui.commands.machine import free_port
+from ui.commands.run import check_engine
+from ui.commands.sources import to_cameras
+from ui.commands.terminal import echo_for, until_signal
+from ui.errors import UsageError
+
+if TYPE_CHECKING:
+    from pipeline.events import Event
+    from pipeline.feed import Subscription
+    from pipeline.worker import Pipeline
+
+HOST = "127.0.0.1"
+INTERRUPTED = 130
+
+
+@with_engine_flags(without=("host", "port"))
+def watch(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE…", help="RTSP URLs, video files, folders of images or webcam numbers.", show_default=False
+        ),
+    ],
+    *,
+    jsonl: Annotated[
+        str,
+        typer.Option(
+            metavar="OUT", help="File that gets one JSON line per event; - is standard output.", show_default=False
+        ),
+    ],
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help=f"Another OpenAI-compatible backend, ending in /v1. {default('our own, started for this')}",
+        ),
+    ] = None,
+    no_realtime: Annotated[
+        bool,
+        typer.Option(
+            "--no-realtime",
+            help=f"Read files as fast as captions allow; nothing is skipped. {default('at their own pace')}",
+        ),
+    ] = False,
+    detector: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WEIGHTS", help=f"Ultralytics weights, such as yolo26n.pt. {default('the packaged yolov8n')}"
+        ),
+    ] = None,
+    engine: dict[str, Any],
+) -> int:
+    """Watch cameras or files and write every event as a JSON line.
+
+    Ends when every source has ended, or with Ctrl-C.
+    """
+    config = check_engine(engine, base_url)
+    cameras = to_cameras(sources, realtime=not no_realtime)
+    if not cameras:
+        raise UsageError("name at least one source: an RTSP URL, a video file, a folder of images or a webcam number")
+    cache_dir = config.cache_dir.expanduser()
+    own_model = base_url is None and config.model == "demo"
+    assets = ensure_assets(cache_dir, model=own_model, detector=detector is None, clip=False)
+    port = free_port(HOST)
+    pipeline = PipelineConfig(
+        detector=detector or str(assets.detector),
+        base_url=base_url or f"http://{HOST}:{port}/v1",
+        model=engine.get("model") if base_url else None,
+        api_key=config.api_key or os.environ.get("WATCHWORD_API_KEY"),
+        cache_dir=cache_dir,
+    )
+    os.environ["OMP_NUM_THREADS"] = "1"  # the detector's, in this process; the engine gets its own
+    echo = echo_for(sources, pipeline.api_key)
+    supervisor = None if base_url else Supervisor([backend_child(engine, HOST, port)], echo=echo)
+    ended = asyncio.run(until_signal(_watch(supervisor, pipeline, cameras, jsonl)))
+    return INTERRUPTED if ended is None else ended
+
+
+async def _watch(
+    supervisor: Supervisor | None, config: PipelineConfig, cameras: Sequence[CameraConfig], jsonl: str
+) -> int:
+    """Run the pipeline to the end of its sources, beside a backend of our own if `supervisor` keeps one."""
+    from pipeline.feed import Feed
+    from pipeline.jsonl import JsonlWriter
+    from pipeline.worker import Pipeline
+
+    async with AsyncExitStack() as stack:
+        writer = JsonlWriter(jsonl)
+        stack.callback(writer.close)
+        if supervisor is not None:
+            await stack.enter_async_context(supervisor)
+            await supervisor.ready()
+        feed = Feed()
+        news = feed.subscribe()
+        telling = asyncio.create_task(_tell(news))
+        pipeline = Pipeline(config, cameras, store=None, feed=feed, jsonl=writer)
+        stack.push_async_callback(_end, pipeline, news, telling)
+        await pipeline.start()
+        await _ended(pipeline, supervisor)
+    return 0
+
+
+async def _ended(pipeline: Pipeline, supervisor: Supervisor | None) -> None:
+    """Wait for the end of every source and event; raises what makes that impossible."""
+    ended = asyncio.create_task(pipeline.wait_ended())
+    failed = asyncio.create_task(supervisor.failed()) if supervisor is not None else None
+    try:
+        await asyncio.wait([task for task in (ended, failed) if task], return_when=asyncio.FIRST_COMPLETED)
+        if failed is not None and failed.done():
+            raise failed.result()
+        await ended
+    finally:
+        ended.cancel()
+        if failed is not None:
+            failed.cancel()
+
+
+async def _end(pipeline: Pipeline, news: Subscription, telling: asyncio.Task[None]) -> None:
+    """Stop the pipeline, then let the last events be told."""
+    await pipeline.stop()
+    news.close()
+    await telling
+
+
+async def _tell(news: Subscription) -> None:
+    """One line on stderr per event that ended."""
+    from pipeline.feed import EventEnded
+
+    async for item in news:
+        if isinstance(item, EventEnded):
+            typer.echo(_line(item.event), err=True)
+
+
+def _line(event: Event) -> str:
+    words = event.caption or f"({event.status})" + (f" {event.error}" if event.error else "")
+    took = "" if event.t_last_token is None else f"  [{event.t_last_token - event.t_captured:.1f} s]"
+    return f"{event.camera}  {event.pts_s:7.1f} s  {event.reason:<9}  {words}{took}"

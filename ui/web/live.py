@@ -1,0 +1,97 @@
+"""The app's life: store, pipeline, board, engine link and page, begun in order and ended in order on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from typing import NoReturn
+
+import uvicorn
+from openai import AsyncOpenAI
+
+from pipeline.config import PipelineConfig
+from pipeline.feed import Feed
+from pipeline.store import EventStore
+from pipeline.worker import Pipeline, PipelineError
+from ui.commands.app_settings import AppSettings
+from ui.errors import say
+from ui.web.board import MAX_CARDS, Board
+from ui.web.engine_link import EngineLink
+from ui.web.site import build_server, build_site
+
+BROKEN = 70
+"""Exit status when the pipeline broke: a fresh process should take over."""
+FEED_SIZE = 1024
+CHAT_TIMEOUT_S = 120.0
+
+
+async def serve_live(settings: AppSettings) -> int:
+    """Run everything until SIGTERM or SIGINT; returns the exit status.
+
+    Raises `StoreError`, `DetectorError` or `SourceError` for what cannot work, before the page is up.
+    """
+    async with AsyncExitStack() as stack:
+        store = EventStore(settings.data_dir)
+        stack.callback(store.close)
+        feed, board = Feed(), Board(camera.camera_id for camera in settings.cameras)
+        board.restore(store.recent(MAX_CARDS))
+        news = stack.enter_context(feed.subscribe(FEED_SIZE))
+        pipeline = Pipeline(_pipeline_config(settings), settings.cameras, store=store, feed=feed)
+        await pipeline.start()
+        stack.push_async_callback(pipeline.stop)
+        _say_threads()
+        engine = EngineLink(settings.base_url, settings.api_key)
+        stack.push_async_callback(engine.close)
+        client = AsyncOpenAI(
+            base_url=settings.base_url, api_key=settings.api_key or "none", max_retries=0, timeout=CHAT_TIMEOUT_S
+        )
+        stack.push_async_callback(client.close)
+        site = build_site(board, store, engine, client, settings.model)
+        server = build_server(site, settings.ui_host, settings.ui_port)
+        beside = [board.follow(news), engine.follow(), _fail_with(pipeline)]
+        return await _serve(server, [asyncio.create_task(part) for part in beside])
+
+
+async def _serve(server: uvicorn.Server, beside: list[asyncio.Task[None]]) -> int:
+    """Serve the page until told to stop, or until one of the tasks `beside` it fails."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        # The server installs handlers of its own; these take over before and after it, so that the rest ends in order.
+        asyncio.get_running_loop().add_signal_handler(signum, server.handle_exit, signum, None)
+    serving = asyncio.create_task(server.serve())
+    await asyncio.wait({serving, *beside}, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    for task in beside:
+        task.cancel()
+    for outcome in await asyncio.gather(serving, *beside, return_exceptions=True):
+        if isinstance(outcome, PipelineError):
+            print(say(outcome), file=sys.stderr)  # noqa: T201 - the supervisor relays it
+            return BROKEN
+        if isinstance(outcome, Exception):
+            raise outcome
+    return 0
+
+
+async def _fail_with(pipeline: Pipeline) -> NoReturn:
+    """Raise `PipelineError` when the pipeline breaks; sources that merely ended leave the page as it is."""
+    await pipeline.wait_ended()
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets this event")
+
+
+def _pipeline_config(settings: AppSettings) -> PipelineConfig:
+    return PipelineConfig(
+        detector=settings.detector,
+        base_url=settings.base_url,
+        model=settings.model,
+        api_key=settings.api_key,
+        cache_dir=settings.cache_dir,
+    )
+
+
+def _say_threads() -> None:
+    torch = sys.modules.get("torch")  # loaded by the detector, if by anybody
+    num_threads = torch.get_num_threads() if torch is not None else 0
+    print(f"detector threads: {num_threads}, niceness: {os.nice(0)}", file=sys.stderr)  # noqa: T201
