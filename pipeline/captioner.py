@@ -125,6 +125,9 @@ class OpenAICaptioner:
             progress.sent(t_sent)
             raise
         progress.sent(t_sent)
+        if "html" in stream.response.headers.get("content-type", ""):
+            await stream.close()
+            raise CaptionError(f"{self._name} is a web page, not an OpenAI API; check --base-url", retryable=False)
         return stream, t_sent
 
     async def _read(

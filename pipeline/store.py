@@ -76,9 +76,10 @@ class EventStore:
         return None if row is None else _to_event(row)
 
     def search(self, words: str, limit: int) -> list[Event]:
-        """Up to `limit` events whose caption has all `words` (each may be the beginning of one), the last first.
+        """Up to `limit` events whose caption has all `words`, the last first.
 
-        Nothing in `words` is an operator: whatever a person types is looked for.
+        A word also finds its English inflections and longer words that begin with it. Nothing in `words` is an
+        operator: whatever a person types is looked for.
         """
         phrases = [f'"{word}"*' for word in words.replace('"', " ").split() if any(c.isalnum() for c in word)]
         if not phrases:

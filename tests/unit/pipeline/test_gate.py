@@ -1,0 +1,157 @@
+"""The gate as tables: who is seen when, and which frames are chosen. Times are seconds of the gate's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.config import GateConfig
+from pipeline.events import Reason
+from pipeline.gate import Gate, Verdict
+from tests.unit.pipeline.fakes import track
+
+NEW, AGAIN = Reason.NEW_TRACK, Reason.INTERVAL
+Chosen = tuple[float, Reason, tuple[int, ...]]
+
+
+def play(
+    seen: Callable[[float], Iterable[int]],
+    until_s: float,
+    *,
+    is_sent: Callable[[float], bool] = lambda _: True,
+    answer_s: float = 0.0,
+    fps: float = 5.0,
+) -> tuple[list[Chosen], list[Verdict]]:
+    """Run a gate over tracks `seen(t)`; each choice is sent `answer_s` later if `is_sent(t)`, else it ends unsent."""
+    gate, chosen, verdicts, under_way = Gate(GateConfig()), [], [], []
+
+    def answer(t: float) -> None:
+        for due in [entry for entry in under_way if entry[0] <= t]:
+            under_way.remove(due)
+            (gate.sent(due[1], t) if is_sent(t) else gate.ended(due[1]))
+
+    for step in range(round(until_s * fps)):
+        t = step / fps
+        answer(t)
+        verdict = gate.update(t, [track(i) for i in seen(t)])
+        verdicts.append(verdict)
+        if verdict.choice:
+            gate.selected(f"event-{step}", t, verdict)
+            chosen.append((t, verdict.choice.reason, verdict.choice.subject_ids))
+            under_way.append((t + answer_s, f"event-{step}"))
+            answer(t)
+    return chosen, verdicts
+
+
+@pytest.mark.parametrize(
+    ("seen", "until_s", "expected"),
+    [
+        pytest.param(lambda t: [], 30, [], id="nobody"),
+        pytest.param(lambda t: [1] if t == 3 else [], 10, [], id="one detection begins nothing"),
+        pytest.param(lambda t: [1] if t in (3, 3.4, 3.8) else [], 10, [], id="every other detection begins nothing"),
+        pytest.param(lambda t: [1] if 3 <= t <= 3.2 else [], 10, [(3.2, NEW, (1,))], id="two in a row begin a track"),
+        pytest.param(
+            lambda t: [1],
+            25,
+            [(0.2, NEW, (1,)), (10.2, AGAIN, (1,)), (20.2, AGAIN, (1,))],
+            id="somebody who stays is told of every interval",
+        ),
+        pytest.param(
+            lambda t: [1] if t < 9 or t > 10.5 else [],
+            12,
+            [(0.2, NEW, (1,)), (10.6, AGAIN, (1,))],
+            id="unseen when the interval is over: waits until seen again",
+        ),
+        pytest.param(
+            lambda t: [1] if t < 2 or t > 8 else [],
+            10,
+            [(0.2, NEW, (1,)), (8.4, NEW, (1,))],
+            id="back after the track ended: a new visit, of two detections",
+        ),
+        pytest.param(
+            lambda t: [1, 2] if t >= 2 else [1],
+            11,
+            [(0.2, NEW, (1,)), (5.2, NEW, (2,))],
+            id="a second person waits for the cooldown; the shared picture restarts both intervals",
+        ),
+        pytest.param(
+            lambda t: [i for i in (1, 2, 3) if t >= i], 8, [(1.2, NEW, (1,)), (6.2, NEW, (2, 3))], id="newcomers share"
+        ),
+    ],
+)
+def test_choices(seen: Callable[[float], Iterable[int]], until_s: float, expected: list[Chosen]) -> None:
+    assert play(seen, until_s)[0] == expected
+
+
+def test_what_was_not_sent_starts_no_cooldown() -> None:
+    def seen(t: float) -> list[int]:
+        return [1, 2] if t >= 1 else [1]
+
+    assert play(seen, 4)[0] == [(0.2, NEW, (1,))]
+    assert play(seen, 4, is_sent=lambda _: False)[0] == [(0.2, NEW, (1,)), (1.2, NEW, (2,))]
+
+
+def test_the_cooldown_starts_when_the_caption_is_sent_not_when_it_is_selected() -> None:
+    chosen, _ = play(lambda t: [1, 2] if t >= 1 else [1], 12, answer_s=3)
+    assert chosen[1] == (pytest.approx(8.2, abs=0.21), NEW, (2,))  # sent at 3.2
+
+
+def test_only_one_newcomer_selection_is_under_way() -> None:
+    """Every second somebody new comes and stays, nothing is answered for a minute: one caption waits, not sixty."""
+    chosen, _ = play(lambda t: range(1, int(t) + 1), 9, answer_s=60)
+    assert [(reason, ids) for _, reason, ids in chosen] == [(NEW, (1,))]
+
+
+def test_intervals_go_on_while_nothing_is_sent() -> None:
+    """So that a newer picture can supersede the one that waits."""
+    chosen, _ = play(lambda t: [1], 31, answer_s=100)
+    assert [reason for _, reason, _ in chosen] == [NEW, AGAIN, AGAIN, AGAIN]
+
+
+def test_ends_are_told_once_and_late_frames_end_too() -> None:
+    _, verdicts = play(lambda t: [1] if t < 3 else [], 10)
+    ends = [(step / 5, v.ended_ids) for step, v in enumerate(verdicts) if v.ended_ids]
+    assert ends == [(5.0, (1,))]  # last seen at 2.8, lost for more than 2 s
+    gate = Gate(GateConfig())
+    gate.update(0.0, [track(1)])
+    assert gate.update(60.0, []).ended_ids == (1,)
+
+
+def test_only_tracks_that_began_are_in_view() -> None:
+    gate = Gate(GateConfig(min_hits=3))
+    views = [gate.update(t / 5, [track(1)]).in_view for t in range(4)]
+    assert [len(view) for view in views] == [0, 0, 1, 1]
+    assert gate.update(0.8, []).in_view == ()
+    assert gate.update(1.0, [track(1)]).in_view == (track(1),), "a short gap does not make a known person begin anew"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    presence=st.lists(st.frozensets(st.integers(1, 4), max_size=4), max_size=120),
+    sent=st.lists(st.booleans(), min_size=120, max_size=120),
+)
+def test_rules_hold_whatever_happens(presence: list[frozenset[int]], sent: list[bool]) -> None:
+    config = GateConfig()
+    gate, t_sent, shown_at = Gate(config), -1e9, dict[int, float]()
+    for step, ids in enumerate(presence):
+        t = step / 5
+        verdict = gate.update(t, [track(i) for i in sorted(ids)])
+        assert {v.track_id for v in verdict.in_view} <= ids
+        for ended in verdict.ended_ids:
+            shown_at.pop(ended, None)
+        if verdict.choice is None:
+            continue
+        assert t - t_sent >= config.cooldown_s
+        assert set(verdict.choice.subject_ids) <= {v.track_id for v in verdict.in_view}
+        for subject in verdict.choice.subject_ids:
+            assert subject not in shown_at or t - shown_at[subject] >= config.interval_s
+        gate.selected(str(step), t, verdict)
+        shown_at |= {v.track_id: t for v in verdict.in_view}
+        if sent[step]:
+            gate.sent(str(step), t)
+            t_sent = t
+        else:
+            gate.ended(str(step))
