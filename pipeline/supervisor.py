@@ -215,12 +215,15 @@ class Supervisor:
     async def _relay(self, name: str, stream: asyncio.StreamReader | None) -> None:
         rest = b""
         while stream is not None and (data := await stream.read(65536)):
-            *lines, rest = (rest + data).replace(b"\r", b"\n").split(b"\n")
+            *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                if line.strip():
-                    self._echo(name, line.decode(errors="replace").rstrip())
-        if rest.strip():
-            self._echo(name, rest.decode(errors="replace").rstrip())
+                self._tell(name, line)
+        self._tell(name, rest)
+
+    def _tell(self, name: str, line: bytes) -> None:
+        shown = line.rstrip().rpartition(b"\r")[2]  # what a terminal would show of a line that rewrites itself
+        if shown.strip():
+            self._echo(name, shown.decode(errors="replace"))
 
     def _fail(self, child: Child, exit_code: int, reason: str) -> None:
         if self._failed is not None and not self._failed.done():

@@ -6,6 +6,7 @@ something about ends as one line on stderr and exit status 2, without credential
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -46,7 +47,9 @@ def main() -> None:
     argv = json.loads(kept) if kept else sys.argv[1:]
     if not kept and holds_secret(argv):
         _start_again_without_arguments(argv)
-    sys.exit(execute(argv))
+    status = execute(argv)
+    gc.freeze()  # all is closed; looking through a million objects of torch once more would take seconds
+    sys.exit(status)
 
 
 def execute(argv: Sequence[str]) -> int:

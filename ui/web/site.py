@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +29,9 @@ def build_site(
     board: Board, store: EventStore | None, engine: EngineLink, client: AsyncOpenAI, model: str | None
 ) -> FastAPI:
     """The page and all it fetches. NiceGUI keeps one site per process, so call this once."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-
-    site = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    # NiceGUI looks for its server among all living objects, which wakes other libraries' deprecation notices.
+    warnings.filterwarnings("ignore", module=r"nicegui\.ui_run_with")
+    site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     site.include_router(build_routes(board, store, engine))
     site.mount("/static", StaticFiles(directory=STATIC))
 

@@ -1,7 +1,7 @@
 // The engine strip: one column per step, stacked from what it computed, under the line of how long each step took.
 const COLUMN = 3; // pixels from one step to the next, one of them empty
 const SLICES_PER_BUDGET = 12; // an encoder slice has no tokens: it is drawn as this fraction of the scale
-const GUTTER = 46;
+const GUTTER = 54;
 
 export class Strip {
   constructor(root) {
