@@ -1,0 +1,209 @@
+"""A runner without a model, for tests of the scheduler: it computes nothing and believes nothing.
+
+KV is a dictionary slot -> cell, where a cell says what that KV was computed from: its token, its image row, and
+everything before it. Executing a Step writes the cells of its chunks, then reads every chunk's whole visible context
+back and compares it with the request's own tokens and images, so that any wrong sharing, overwriting or skipping shows
+itself. All other promises of `backend.types.Step` are checked on the way. A broken promise raises AssertionError.
+
+The sampled token is a hash of the context, so that a request's answer does not depend on how it was scheduled.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from backend.types import Chunk, EncodeSlice, FinishReason, Request, SchedulerLimits, Step, StepResult, TokenEvent
+
+VOCAB_SIZE = 61
+
+Cell = tuple[int, str | None, int, int]
+"""(token id, image key, image row, checksum of everything up to here)."""
+
+
+@dataclass
+class Truth:
+    """What the runner knows of a request by itself: its cells so far, and what it was answered."""
+
+    request: Request
+    cells: list[Cell] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        rows = {
+            span.start + i: (span.key, span.offset + i)
+            for span in self.request.prompt.spans
+            for i in range(span.length)
+        }
+        for index, token_id in enumerate(self.request.prompt.token_ids):
+            self.push(token_id, *rows.get(index, (None, -1)))
+
+    def push(self, token_id: int, key: str | None = None, row: int = -1) -> None:
+        """Append a token to the known sequence."""
+        before = self.cells[-1][3] if self.cells else 0
+        self.cells.append((token_id, key, row, zlib.crc32(repr((token_id, key, row)).encode(), before)))
+
+    def next_token(self) -> int:
+        """The token that the whole sequence so far leads to."""
+        return (
+            zlib.crc32(repr((len(self.outputs), self.request.sampling.seed)).encode(), self.cells[-1][3]) % VOCAB_SIZE
+        )
+
+
+def expected_answer(request: Request, limits: SchedulerLimits) -> tuple[list[int], FinishReason]:
+    """What `request` is answered if nothing fails, whatever happens around it."""
+    truth = Truth(request)
+    context_len = min(limits.max_model_len, limits.num_blocks * limits.block_size + 1)
+    while True:
+        token_id = truth.next_token()
+        if token_id in request.sampling.stop_token_ids:
+            return truth.outputs, FinishReason.STOP
+        truth.push(token_id)
+        truth.outputs.append(token_id)
+        if len(truth.outputs) == request.sampling.max_tokens or len(truth.cells) == context_len:
+            return truth.outputs, FinishReason.LENGTH
+
+
+class ContractRunner:
+    """Executes Steps on cells instead of tensors."""
+
+    def __init__(self, limits: SchedulerLimits) -> None:
+        self.limits = limits
+        self.truths: dict[str, Truth] = {}
+        self.num_encodings: dict[str, int] = {}
+        self._kv: dict[int, Cell] = {}
+        self._slices_done: dict[str, int] = {}
+        self._embeds: dict[str, int] = {}
+        self._next_step_id = 0
+
+    def admit(self, request: Request) -> None:
+        """Learn of a request that the scheduler took."""
+        self.truths[request.request_id] = Truth(request)
+
+    def forget(self, request_id: str) -> None:
+        """Learn that a request was cancelled: no later step may name it."""
+        self.truths[request_id].finish_reason = FinishReason.CANCELLED
+
+    def execute(self, step: Step, failed_requests: Iterable[str] = (), failed_images: Iterable[str] = ()) -> StepResult:
+        """Run a step; the KV of a failed request's chunk is left unwritten, a failed image is gone."""
+        assert step.step_id == self._next_step_id, "step ids have a gap"
+        self._next_step_id += 1
+        assert step.chunks or step.encodes, "an empty step"
+        self._evict(step)
+        resident = {key for key, done in self._slices_done.items() if done < 0}
+        for encode in step.encodes:
+            self._encode(encode)
+        self._check_slices(step)
+        self._compute(step, resident)
+        failed_requests = dict.fromkeys(failed_requests, "chunk failed")
+        for chunk in step.chunks:
+            if chunk.request_id in failed_requests:
+                for index in range(chunk.start, chunk.start + chunk.num_tokens):
+                    del self._kv[self._slot(chunk, index)]
+        failed_images = dict.fromkeys(failed_images, "encoder failed")
+        for key in failed_images:
+            del self._slices_done[key], self._embeds[key]
+        sampled = {c.request_id: self.truths[c.request_id].next_token() for c in step.chunks if c.samples}
+        return StepResult(
+            step.step_id,
+            {key: token_id for key, token_id in sampled.items() if key not in failed_requests},
+            failed_requests,
+            failed_images,
+        )
+
+    def take_events(self, events: tuple[TokenEvent, ...], result: StepResult) -> None:
+        """Check the scheduler's word against what was sampled."""
+        assert len({event.request_id for event in events}) == len(events), "two events for one request"
+        assert result.sampled.keys() - {event.request_id for event in events} <= {
+            key for key, truth in self.truths.items() if truth.finish_reason is not None
+        }, "a sampled token was lost"
+        for event in events:
+            truth = self.truths[event.request_id]
+            assert truth.finish_reason is None, "an event after the end"
+            truth.finish_reason = event.finish_reason
+            if event.finish_reason is FinishReason.ERROR:
+                assert event.error, "an error without a reason"
+                continue
+            token_id = result.sampled[event.request_id]
+            if event.token_id is None:
+                assert event.finish_reason is FinishReason.STOP
+                assert token_id in truth.request.sampling.stop_token_ids
+                continue
+            assert event.token_id == token_id
+            truth.push(token_id)
+            truth.outputs.append(token_id)
+
+    def _slot(self, chunk: Chunk, index: int) -> int:
+        size = self.limits.block_size
+        return chunk.block_ids[index // size] * size + index % size
+
+    def _evict(self, step: Step) -> None:
+        for key in step.evictions:
+            del self._slices_done[key], self._embeds[key]
+
+    def _encode(self, encode: EncodeSlice) -> None:
+        key = encode.image.key
+        assert encode.num_slices >= 1, "an encoder slice of nothing"
+        if encode.first_slice == 0:
+            assert key not in self._slices_done, f"image {key} is encoded twice"
+            self._slices_done[key] = 0
+            self._embeds[key] = encode.image.num_embeds
+            self.num_encodings[key] = self.num_encodings.get(key, 0) + 1
+        assert self._slices_done[key] == encode.first_slice, f"image {key}: slices out of order"
+        self._slices_done[key] += encode.num_slices
+        assert self._slices_done[key] <= encode.image.num_slices, f"image {key}: more slices than it has"
+        if encode.is_last:
+            self._slices_done[key] = -1
+        assert sum(self._embeds.values()) <= self.limits.encoder_cache_embeds, "the encoder cache is overfull"
+
+    def _check_slices(self, step: Step) -> None:
+        assert len({encode.image.key for encode in step.encodes}) == len(step.encodes), "an image comes twice"
+        if step.num_decode_tokens:
+            assert step.num_encoder_slices <= self.limits.max_encoder_slices_per_step, "encoder work holds up decodes"
+        else:
+            allowed = max(self.limits.max_encoder_slices_per_step, self.limits.idle_encoder_slices_per_step)
+            assert step.num_encoder_slices <= allowed, "too many encoder slices"
+
+    def _compute(self, step: Step, resident: set[str]) -> None:
+        assert sum(chunk.num_tokens for chunk in step.chunks) <= self.limits.hard_num_batched_tokens, "memory overrun"
+        assert len({chunk.request_id for chunk in step.chunks}) == len(step.chunks), "a request comes twice"
+        assert len(step.chunks) <= self.limits.max_num_seqs, "too many sequences"
+        written: set[int] = set()
+        for chunk in step.chunks:
+            self._check_chunk(chunk, resident)
+            truth = self.truths[chunk.request_id]
+            for index in range(chunk.start, chunk.start + chunk.num_tokens):
+                slot = self._slot(chunk, index)
+                assert slot not in written, "two chunks write one slot"
+                written.add(slot)
+                self._kv[slot] = truth.cells[index]
+        for chunk in step.chunks:
+            context = [self._kv.get(self._slot(chunk, i)) for i in range(chunk.start + chunk.num_tokens)]
+            assert context == self.truths[chunk.request_id].cells[: len(context)], (
+                f"{chunk.request_id} reads KV that is not its own"
+            )
+
+    def _check_chunk(self, chunk: Chunk, resident: set[str]) -> None:
+        truth = self.truths[chunk.request_id]
+        prompt, end = truth.request.prompt, chunk.start + chunk.num_tokens
+        assert truth.finish_reason is None, "a finished request is computed"
+        assert chunk.num_tokens >= 1, "an empty chunk"
+        assert len(set(chunk.block_ids)) == len(chunk.block_ids), "a block comes twice in one table"
+        assert all(0 <= block_id < self.limits.num_blocks for block_id in chunk.block_ids), "no such block"
+        assert chunk.token_ids == tuple(cell[0] for cell in truth.cells[chunk.start : end]), "wrong tokens"
+        assert chunk.samples == (end == len(truth.cells)), "samples before the end, or not at it"
+        assert chunk.sample_index == len(truth.outputs), "wrong sample index"
+        assert chunk.sampling == truth.request.sampling
+        assert chunk.is_decode == (chunk.num_tokens == 1 and chunk.samples and bool(truth.outputs)), "not a decode"
+        rows = [[*row, *range(len(row) + prompt.decode_delta, end + prompt.decode_delta)] for row in prompt.positions]
+        assert [list(row) for row in chunk.positions] == [row[chunk.start : end] for row in rows], "wrong positions"
+        filled: list[tuple[str | None, int]] = [(None, -1)] * chunk.num_tokens
+        for embed in chunk.embeds:
+            assert embed.key in resident, f"image {embed.key} is used before it is there"
+            filled[embed.dest : embed.dest + embed.length] = [(embed.key, embed.row + i) for i in range(embed.length)]
+        assert filled == [(cell[1], cell[2]) for cell in truth.cells[chunk.start : end]], "wrong image rows"
+        for span in prompt.spans:
+            inside = span.atomic and (span.start < chunk.start < span.end or span.start < end < span.end)
+            assert not inside, "an atomic span is split"

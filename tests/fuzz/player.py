@@ -1,0 +1,156 @@
+"""Plays a trace against a real scheduler and the contract runner, and checks everything after every step."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from backend.errors import ConfigError, Overloaded, Rejected
+from backend.sched.policy import Lane, Policy, View, make_policy
+from backend.sched.scheduler import Scheduler
+from backend.sched.sequence import SeqState
+from backend.types import FinishReason, Request, Step, TokenEvent
+from tests.fuzz.contract_runner import ContractRunner, expected_answer
+from tests.fuzz.traces import Trace, never_fits
+
+
+@dataclass
+class Outcome:
+    """What a trace came to."""
+
+    steps: list[Step] = field(default_factory=list)
+    events: list[TokenEvent] = field(default_factory=list)
+    num_preemptions: int = 0
+    num_hit_tokens: int = 0
+    num_encoded: int = 0
+    num_reencoded: int = 0
+    num_rejected: int = 0
+
+
+class WatchedPolicy:
+    """A policy that remembers the view it saw last."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name = policy.name
+        self.view: View | None = None
+        self._policy = policy
+
+    def lanes(self, view: View) -> tuple[Lane, ...]:
+        self.view = view
+        lanes = self._policy.lanes(view)
+        assert lanes == self._policy.lanes(view), "lanes() is not pure"
+        return lanes
+
+    def observe(self, step: Step, elapsed_s: float) -> None:
+        self._policy.observe(step, elapsed_s)
+
+
+def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
+    """Play `trace` to its end; AssertionError as soon as anything is wrong."""
+    rng = random.Random(trace.seed + 1)
+    policy = WatchedPolicy(make_policy(trace.policy))
+    scheduler, runner, outcome = make_scheduler(trace.limits, policy), ContractRunner(trace.limits), Outcome()
+    queue = list(trace.requests)
+    for _ in range(_step_bound(trace)):
+        while queue and rng.random() < trace.arrival_odds:
+            _submit(queue.pop(0), scheduler, runner, outcome)
+        _disturb(rng, trace, scheduler, runner)
+        scheduler.check()
+        step = scheduler.schedule()
+        scheduler.check()
+        if step is None:
+            assert not scheduler.has_work(), "an idle step while somebody could run"
+            if not queue:
+                break
+            continue
+        outcome.steps.append(step)
+        if trace.policy == "stall-free":
+            _check_no_decode_is_stalled(step, policy.view)
+        result = runner.execute(step, *_failures(rng, trace, step))
+        if rng.random() < trace.cancel_odds / 4 and step.chunks:
+            _cancel(rng.choice(step.chunks).request_id, scheduler, runner)
+        events = scheduler.apply(result)
+        runner.take_events(events, result)
+        outcome.events += events
+        scheduler.check()
+    else:
+        raise AssertionError("no end in sight: starvation or thrashing")
+    _check_end(trace, scheduler, runner, outcome)
+    return outcome
+
+
+def _step_bound(trace: Trace) -> int:
+    """Twice the steps it would take to serve one request after the other, and the time until all have arrived."""
+    budget = trace.limits.max_num_seqs if trace.budget_odds else trace.limits.max_num_batched_tokens
+    tokens = sum(1 + len(r.prompt.token_ids) // budget + r.sampling.max_tokens for r in trace.requests)
+    slices = sum(image.num_slices for r in trace.requests for image in r.prompt.images)
+    return 2 * (tokens + slices) + int(20 * len(trace.requests) / trace.arrival_odds)
+
+
+def _submit(request: Request, scheduler: Scheduler, runner: ContractRunner, outcome: Outcome) -> None:
+    try:
+        scheduler.submit(request)
+    except Rejected:
+        assert never_fits(request, runner.limits), "a request was refused that fits"
+        outcome.num_rejected += 1
+    except Overloaded:
+        assert scheduler.stats().num_waiting >= runner.limits.max_num_waiting
+        outcome.num_rejected += 1
+    else:
+        assert not never_fits(request, runner.limits), "a request was taken that can never fit"
+        runner.admit(request)
+
+
+def _disturb(rng: random.Random, trace: Trace, scheduler: Scheduler, runner: ContractRunner) -> None:
+    alive = [request_id for request_id, truth in runner.truths.items() if truth.finish_reason is None]
+    if alive and rng.random() < trace.cancel_odds:
+        _cancel(rng.choice(alive), scheduler, runner)
+    if rng.random() < trace.budget_odds:
+        budget = rng.randint(1, trace.limits.hard_num_batched_tokens + 5)
+        allowed = trace.limits.max_num_seqs <= budget <= trace.limits.hard_num_batched_tokens
+        try:
+            scheduler.set_token_budget(budget)
+        except ConfigError:
+            assert not allowed
+        else:
+            assert allowed
+
+
+def _cancel(request_id: str, scheduler: Scheduler, runner: ContractRunner) -> None:
+    assert scheduler.cancel(request_id), "a living request was not found"
+    assert not scheduler.cancel(request_id), "a cancelled request still lives"
+    runner.forget(request_id)
+
+
+def _failures(rng: random.Random, trace: Trace, step: Step) -> tuple[list[str], list[str]]:
+    requests = [chunk.request_id for chunk in step.chunks if rng.random() < trace.failure_odds / 2]
+    images = [encode.image.key for encode in step.encodes if rng.random() < trace.failure_odds]
+    return requests, images
+
+
+def _check_no_decode_is_stalled(step: Step, view: View | None) -> None:
+    assert view is not None
+    assert sum(c.num_tokens for c in step.chunks if c.is_decode) <= view.token_budget
+    booked = {chunk.request_id for chunk in step.chunks}
+    for seq in view.decodes:
+        is_preempted = seq.state is SeqState.PREEMPTED
+        lacks_block = seq.table.num_missing(seq.computed + 1) > 0
+        assert seq.request_id in booked or is_preempted or lacks_block, f"{seq}: a running decode is left out"
+
+
+def _check_end(trace: Trace, scheduler: Scheduler, runner: ContractRunner, outcome: Outcome) -> None:
+    stats = scheduler.stats()
+    assert (stats.num_running, stats.num_waiting, stats.num_blocks_used) == (0, 0, 0), "a leak"
+    # Sound schedules stay under one preemption per request; endless preempting and admitting reaches ten.
+    assert stats.num_preemptions_total <= 2 * len(trace.requests), "thrashing"
+    for truth in runner.truths.values():
+        assert truth.finish_reason is not None, "a request was never answered"
+        answer = expected_answer(truth.request, trace.limits)
+        if truth.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            assert (truth.outputs, truth.finish_reason) == answer, "the answer depends on the schedule"
+        else:
+            assert truth.outputs == answer[0][: len(truth.outputs)], "a cut answer begins differently"
+    outcome.num_preemptions = stats.num_preemptions_total
+    outcome.num_hit_tokens = stats.prefix_hits_total
+    outcome.num_encoded = len(runner.num_encodings)
+    outcome.num_reencoded = sum(runner.num_encodings.values()) - outcome.num_encoded

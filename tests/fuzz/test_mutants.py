@@ -1,0 +1,285 @@
+"""The fuzz is itself tested: each fault built into the scheduler here must be found by some trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import backend.sched.booking
+import backend.sched.chunking
+import backend.sched.scheduler
+from backend.sched.blocks import BlockKey, BlockPool, BlockTable, PrefixIndex
+from backend.sched.encoder_ledger import EncoderLedger
+from backend.sched.policy import PrefillFirst, StallFree, View
+from backend.sched.scheduler import Scheduler
+from backend.sched.sequence import Sequence
+from backend.types import Chunk, ImageInput, StepResult, TokenEvent
+from tests.fuzz.player import play
+from tests.fuzz.traces import make_trace
+
+MAX_TRACES = 400
+
+Patch = pytest.MonkeyPatch
+Mutant = Callable[[Patch], None]
+
+
+def release_first_block_twice(patch: Patch) -> None:
+    original = BlockPool.release
+    patch.setattr(BlockPool, "release", lambda pool, ids: original(pool, [*ids[:1], *ids]))
+
+
+def forget_to_release(patch: Patch) -> None:
+    """A cancelled or finished request keeps its last block."""
+    patch.setattr(BlockTable, "release", lambda table: table._pool.release(table._block_ids[:-1]))
+
+
+def ignore_images_in_block_keys(patch: Patch) -> None:
+    original = Sequence.block_keys
+
+    def block_keys(seq: Sequence, num_blocks: int) -> list[BlockKey]:
+        spans, seq.spans = seq.spans, ()
+        try:
+            return original(seq, num_blocks)
+        finally:
+            seq.spans = spans
+
+    patch.setattr(Sequence, "block_keys", block_keys)
+
+
+def ignore_parents_in_block_keys(patch: Patch) -> None:
+    patch.setattr(BlockKey, "digest", b"same")
+
+
+def publish_failed_blocks(patch: Patch) -> None:
+    """Blocks are known to the index before their content is."""
+    original = Scheduler.apply
+
+    def apply(scheduler: Scheduler, result: StepResult) -> tuple[TokenEvent, ...]:
+        for seq in scheduler._running:
+            seq.table.publish(seq.block_keys(seq.computed // seq.table.block_size))
+        return original(scheduler, result)
+
+    patch.setattr(Scheduler, "apply", apply)
+
+
+def publish_one_block_too_many(patch: Patch) -> None:
+    original = Sequence.block_keys
+    patch.setattr(
+        Sequence,
+        "block_keys",
+        lambda seq, n: original(seq, min(n + 1, seq.total // seq.table.block_size) if seq.computed else n),
+    )
+
+
+def keep_overwritten_blocks_in_the_index(patch: Patch) -> None:
+    patch.setattr(PrefixIndex, "forget", lambda index, block_id: None)
+
+
+def share_without_reference(patch: Patch) -> None:
+    patch.setattr(BlockPool, "share", lambda pool, ids: None)
+
+
+def share_the_last_token(patch: Patch) -> None:
+    """A fully cached prompt would have nothing left to compute."""
+
+    def find_prefix(seq: Sequence, pool: BlockPool) -> list[int]:
+        return pool.index.find(seq.block_keys(seq.total // pool.block_size))
+
+    patch.setattr(backend.sched.scheduler, "find_prefix", find_prefix)
+
+
+def skip_a_decode(patch: Patch) -> None:
+    original = StallFree.lanes
+
+    def lanes(policy: StallFree, view: View) -> Any:
+        decodes, prompts = original(policy, view)
+        return (type(decodes)(decodes.seqs[1:], decodes.tokens), prompts)
+
+    patch.setattr(StallFree, "lanes", lanes)
+
+
+def prompts_before_decodes(patch: Patch) -> None:
+    original = StallFree.lanes
+    patch.setattr(StallFree, "lanes", lambda policy, view: original(policy, view)[::-1])
+
+
+def preempt_without_rewinding(patch: Patch) -> None:
+    patch.setattr(Sequence, "rewind", lambda seq: seq.table.release())
+
+
+def preempt_whoever_is_booked(patch: Patch) -> None:
+    patch.setattr(backend.sched.booking.Draft, "holds", lambda draft, seq: False)
+
+
+def admit_while_short_of_blocks(patch: Patch) -> None:
+    """R3: without it prefill-first preempts and admits the same request for ever."""
+    patch.setattr(backend.sched.scheduler, "is_short_of_blocks", lambda running, pool: False)
+    patch.setattr(backend.sched.scheduler, "has_blocks_for", lambda seq, hit, running, pool: True)
+
+
+def stop_the_lane_at_the_first_refusal(patch: Patch) -> None:
+    """R1, and worse: nobody is asked after a running sequence that got nothing."""
+    original = Scheduler._book
+
+    def book(scheduler: Scheduler, seq: Sequence, soft_room: int, draft: backend.sched.booking.Draft) -> None:
+        if not getattr(draft, "is_closed", False):
+            original(scheduler, seq, soft_room, draft)
+        draft.is_closed = not draft.holds(seq)  # type: ignore[attr-defined]
+
+    patch.setattr(Scheduler, "_book", book)
+
+
+def use_images_too_early(patch: Patch) -> None:
+    patch.setattr(EncoderLedger, "is_resident", lambda ledger, key: key in ledger)
+
+
+def evict_images_in_use(patch: Patch) -> None:
+    original = EncoderLedger.try_reserve
+
+    def try_reserve(
+        ledger: EncoderLedger, image: ImageInput, *, may_take_pinned: bool, in_use: Collection[str]
+    ) -> bool:
+        return original(ledger, image, may_take_pinned=may_take_pinned, in_use=())
+
+    patch.setattr(EncoderLedger, "try_reserve", try_reserve)
+
+
+def never_take_pinned_images(patch: Patch) -> None:
+    """Two sequences that each hold what the other needs wait for ever."""
+    original = EncoderLedger.try_reserve
+
+    def try_reserve(
+        ledger: EncoderLedger, image: ImageInput, *, may_take_pinned: bool, in_use: Collection[str]
+    ) -> bool:
+        return original(ledger, image, may_take_pinned=False, in_use=in_use)
+
+    patch.setattr(EncoderLedger, "try_reserve", try_reserve)
+
+
+def forget_to_report_evictions(patch: Patch) -> None:
+    patch.setattr(EncoderLedger, "take_evictions", lambda ledger: ())
+
+
+def keep_failed_images(patch: Patch) -> None:
+    patch.setattr(EncoderLedger, "drop", lambda ledger, key: None)
+
+
+def overfill_the_encoder_cache(patch: Patch) -> None:
+    patch.setattr(EncoderLedger, "num_embeds", 0)
+
+
+def shift_image_rows(patch: Patch) -> None:
+    """Rows are counted from the chunk instead of from the image."""
+    original = Sequence._embeds
+
+    def embeds(seq: Sequence, start: int, end: int) -> Iterable[Any]:
+        return (type(e)(e.key, 0, e.dest, e.length) for e in original(seq, start, end))
+
+    patch.setattr(Sequence, "_embeds", embeds)
+
+
+def shift_positions(patch: Patch) -> None:
+    original = Sequence._positions
+    patch.setattr(Sequence, "_positions", lambda seq, start, end: original(seq, start, end)[:1])
+
+
+def split_atomic_spans(patch: Patch) -> None:
+    def chunk_end(seq: Sequence, soft: int, hard: int, is_resident: Callable[[str], bool]) -> int:
+        original_spans = seq.spans
+        seq.spans = tuple(type(s)(s.start, s.length, s.key, s.offset) for s in original_spans)
+        try:
+            return backend.sched.chunking.chunk_end(seq, soft, hard, is_resident)
+        finally:
+            seq.spans = original_spans
+
+    patch.setattr(backend.sched.scheduler, "chunk_end", chunk_end)
+
+
+def ignore_the_memory_bound(patch: Patch) -> None:
+    patch.setattr(backend.sched.booking.Draft, "hard_room", 10**6)
+    patch.setattr(PrefillFirst, "lanes", StallFree.lanes)
+
+
+def count_outputs_from_zero_after_preemption(patch: Patch) -> None:
+    original = Sequence.advance
+
+    def advance(seq: Sequence, end: int, step_id: int) -> Chunk:
+        chunk = original(seq, end, step_id)
+        object.__setattr__(chunk, "sample_index", 0 if not chunk.is_decode else chunk.sample_index)
+        return chunk
+
+    patch.setattr(Sequence, "advance", advance)
+
+
+def lose_stop_tokens(patch: Patch) -> None:
+    original = Scheduler._accept
+
+    def accept(scheduler: Scheduler, seq: Sequence, token_id: int) -> TokenEvent:
+        seq.request = replace(seq.request, sampling=replace(seq.request.sampling, stop_token_ids=frozenset()))
+        return original(scheduler, seq, token_id)
+
+    patch.setattr(Scheduler, "_accept", accept)
+
+
+def sample_one_too_many(patch: Patch) -> None:
+    original = Sequence.num_outputs.fget
+    assert original is not None
+    patch.setattr(Sequence, "num_outputs", property(lambda seq: max(0, original(seq) - 1)))
+
+
+def encode_at_full_speed_beside_decodes(patch: Patch) -> None:
+    original = backend.sched.scheduler.book_images
+
+    def book_images(running: Any, ledger: EncoderLedger, num_slices: int, in_use: Any, step_id: int) -> Any:
+        return original(running, ledger, 9, in_use, step_id)
+
+    patch.setattr(backend.sched.scheduler, "book_images", book_images)
+
+
+MUTANTS: Seq[Mutant] = (
+    release_first_block_twice,
+    forget_to_release,
+    ignore_images_in_block_keys,
+    ignore_parents_in_block_keys,
+    publish_failed_blocks,
+    publish_one_block_too_many,
+    keep_overwritten_blocks_in_the_index,
+    share_without_reference,
+    share_the_last_token,
+    skip_a_decode,
+    prompts_before_decodes,
+    preempt_without_rewinding,
+    preempt_whoever_is_booked,
+    admit_while_short_of_blocks,
+    stop_the_lane_at_the_first_refusal,
+    use_images_too_early,
+    evict_images_in_use,
+    never_take_pinned_images,
+    forget_to_report_evictions,
+    keep_failed_images,
+    overfill_the_encoder_cache,
+    shift_image_rows,
+    shift_positions,
+    split_atomic_spans,
+    ignore_the_memory_bound,
+    count_outputs_from_zero_after_preemption,
+    lose_stop_tokens,
+    sample_one_too_many,
+    encode_at_full_speed_beside_decodes,
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_fuzz_finds(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    for seed in range(MAX_TRACES):
+        try:
+            play(make_trace(seed))
+        except (AssertionError, LookupError) as error:
+            print(f"found by seed {seed}: {error!r}")
+            return
+    pytest.fail(f"{MAX_TRACES} traces did not notice")
