@@ -58,6 +58,10 @@ def save_checkpoint(directory: Path, tower: Path, language_model: Path, connecto
         bos_token_id=text.config.bos_token_id,
         eos_token_id=text.config.eos_token_id,
         pad_token_id=text.config.pad_token_id,
+        # What SmolLM2's authors recommend; the OpenAI API's temperature of 1 makes so small a model ramble.
+        do_sample=True,
+        temperature=0.2,
+        top_p=0.9,
     )
     model.save_pretrained(directory)
     LlavaProcessor(

@@ -62,7 +62,7 @@ def _bytes_below(directory: Path) -> int:
 
 
 def _reason(output: str) -> str:
-    """Why pip failed, as one sentence without credentials. Pip itself ends by calling a dead network a missing package."""
+    """Why pip failed, as one sentence without credentials. Pip itself calls a dead network a missing package."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     if unreachable := UNREACHABLE.findall(output):

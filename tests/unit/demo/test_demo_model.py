@@ -23,7 +23,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 from timm.data import ImageNetInfo  # pyright: ignore[reportPrivateImportUsage]
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoModelForImageTextToText, AutoProcessor, GenerationConfig
 
 from backend.demo import checkpoint
 from backend.demo.assemble import STAMP, ensure_demo_model
@@ -88,6 +88,12 @@ def test_chat_is_the_language_models_own(model: Any, processor: Any) -> None:
     assert (
         greedy(model, processor, processor.tokenizer(prompt, return_tensors="pt")) == "The capital of France is Paris."
     )
+
+
+def test_default_sampling_suits_so_small_a_model(directory: Path) -> None:
+    generation = GenerationConfig.from_pretrained(directory)
+    assert (generation.do_sample, generation.temperature, generation.top_p) == (True, 0.2, 0.9)
+    assert generation.eos_token_id == 2
 
 
 def test_vision_tower_keeps_its_imagenet_class(processor: Any, progress: Progress) -> None:
