@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from camera_sources.base import SourceError
 from camera_sources.capture_protocol import Ended, Ending, Order, Picture, to_line
-from camera_sources.cv import FFMPEG_ERRORS, import_cv2
+from camera_sources.cv import FFMPEG_WARNINGS, import_cv2
 from camera_sources.shared_frames import FrameWriter
 
 MAX_BAD_READS = 5  # in a row; on a live stream they are a lost connection, not damage
@@ -47,7 +47,7 @@ def main() -> int:
 
 def _capture(order: Order, notices: BinaryIO, leave: threading.Event) -> Ended:
     try:
-        cv2 = import_cv2(FFMPEG_ERRORS)
+        cv2 = import_cv2(FFMPEG_WARNINGS)
     except SourceError as error:
         return Ended(Ending.NO_OPENCV, str(error))
     cv2.setNumThreads(1)

@@ -12,7 +12,10 @@ from camera_sources.base import SourceError
 from camera_sources.cv import import_cv2
 
 MAX_BAD_READS = 50  # in a row; OpenCV itself has tried several thousand packets in each of them
-END_SLACK_FRAMES = 3  # containers count frames that decoders merge or drop at the end
+# Containers count frames that decoders merge or drop, some of them twice as many as there are: only a file that ends
+# early by count and by time breaks off.
+END_SLACK_FRAMES = 3
+END_SLACK_S = 0.5
 
 
 class Clip:
@@ -29,13 +32,14 @@ class Clip:
         self._path = path
         self._capture: Any = self._cv2.VideoCapture(str(path), self._cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
-            raise SourceError(f"{path}: not a video that can be read; give a video file such as MP4, MKV, MOV or AVI")
+            raise SourceError(f"{path}: not a video that can be read, or cut short; give a whole MP4, MKV, MOV or AVI")
         self._capture.set(self._cv2.CAP_PROP_ORIENTATION_AUTO, 1)
         fps = self._capture.get(self._cv2.CAP_PROP_FPS)
         self.frame_s = 1.0 / fps if 1.0 <= fps <= 1000.0 else 1.0 / 25
         self.codec = _letters(int(self._capture.get(self._cv2.CAP_PROP_FOURCC)))
         self.num_frames = 0
         self.trouble = ""
+        self._last_s = 0.0
         self._num_expected = max(0, int(self._capture.get(self._cv2.CAP_PROP_FRAME_COUNT)))
 
     def grab(self) -> float | None:
@@ -47,10 +51,13 @@ class Clip:
             if self._capture.grab():
                 self.num_frames += 1
                 # Read after the grab: before it, this is still the previous frame's time.
-                return self._capture.get(self._cv2.CAP_PROP_POS_MSEC) / 1000.0
+                raw_s = self._capture.get(self._cv2.CAP_PROP_POS_MSEC) / 1000.0
+                self._last_s = max(self._last_s, raw_s)
+                return raw_s
             if self.num_frames >= self._num_expected - END_SLACK_FRAMES:
                 return None
-        self.trouble = f"{self._path.name} breaks off after {self.num_frames} of {self._num_expected} frames"
+        if self._last_s < self._num_expected * self.frame_s - END_SLACK_S:
+            self.trouble = f"{self._path.name} breaks off after {self.num_frames} of {self._num_expected} frames"
         return None
 
     def picture(self) -> NDArray[np.uint8] | None:

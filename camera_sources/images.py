@@ -137,7 +137,7 @@ def load_image(path: Path) -> NDArray[np.uint8]:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with Image.open(path) as opened:
+        with Image.open(path) as opened:  # reads the header alone
             if opened.width * opened.height > MAX_PIXELS:
                 raise ValueError(f"{opened.width}x{opened.height} pixels are more than {MAX_PIXELS}")
             opened.load()

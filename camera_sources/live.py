@@ -19,7 +19,7 @@ from camera_sources.frame import Frame, freeze
 from camera_sources.pts import LiveClock
 from camera_sources.reasons import Reason, explain_ending
 from camera_sources.shared_frames import copy_picture
-from camera_sources.url import redact, secrets_of
+from camera_sources.url import redact
 
 STOP_WAIT_S = 1.8
 TICK_S = 0.2
@@ -49,7 +49,6 @@ class LiveSource:
     def __init__(self, target: str | int, *, camera_id: str, deadlines: Deadlines | None = None) -> None:
         self.camera_id = camera_id
         self._target = target
-        self._secrets = secrets_of(target) if isinstance(target, str) else ()
         self._deadlines = deadlines or Deadlines()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -134,7 +133,7 @@ class LiveSource:
                 for notice in process.receive(TICK_S):
                     if isinstance(notice, Ended):
                         log, waited_s = process.log(), time.monotonic() - t_start
-                        return explain_ending(notice.ending, self._redact(notice.detail), log, limits.open_s, waited_s)
+                        return explain_ending(notice.ending, notice.detail, log, limits.open_s, waited_s)
                     self._publish(seq_base, notice)
                     t_last = notice[0].t_mono
                     if t_last - t_start > limits.steady_s:
@@ -186,8 +185,5 @@ class LiveSource:
     def _set_state(self, state: SourceState, reason: str) -> None:
         with self._changed:
             if self._state is not SourceState.ENDED:
-                self._state, self._reason = state, self._redact(reason)
+                self._state, self._reason = state, redact(reason)
             self._changed.notify_all()
-
-    def _redact(self, text: str) -> str:
-        return redact(text, *self._secrets)

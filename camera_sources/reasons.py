@@ -53,4 +53,4 @@ def explain_ending(ending: Ending, detail: str, log: Iterable[str], open_timeout
             return reason
     if waited_s >= open_timeout_s:
         return Reason(f"no answer within {open_timeout_s:g} s; check the address and the network")
-    return Reason("cannot be opened")
+    return Reason("cannot be opened as a video stream")

@@ -13,6 +13,7 @@ _USERINFO = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.\-]*://)[^\s\"'<>]*@", re.IG
 _SPACED_USERINFO = re.compile(
     r"(?P<scheme>\b[a-z][a-z0-9+.\-]*://)[^\s/@:\[]*:(?!\d+(?:[/?#\s]|$))[^\r\n]*@", re.IGNORECASE
 )
+_HOST = re.compile(r"(?:\[[0-9a-f:.%]+\]|[\w.\-]+)(?::\d+)?(?=[/?#]|$)", re.IGNORECASE)
 _SECRET_NAMES = r"pass(?:w(?:or)?d)?|pwd|token|auth|secret|key|user(?:name)?|usr|login|session(?:id)?|sig(?:nature)?"
 _QUERY = re.compile(
     rf"(?P<name>(?:^|[?&;\s,])[\w.\-]*(?:{_SECRET_NAMES})=)(?P<value>[^&;\s\"'<>#]+)",
@@ -21,30 +22,18 @@ _QUERY = re.compile(
 _HEADER = re.compile(r"(?P<name>\bauthorization:\s*(?:basic|digest|bearer)\s+)[^\r\n]+", re.IGNORECASE)
 
 
-def redact(text: str, *secrets: str) -> str:
-    """`text` without the credentials of any URL, query or Authorization header in it, nor any of `secrets`.
-
-    `secrets` are replaced as given, percent-encoded and percent-decoded.
-    """
-    for secret in sorted({form for given in secrets if given for form in _spellings(given)}, key=len, reverse=True):
-        text = text.replace(secret, MASK)
+def redact(text: str) -> str:
+    """`text` without the credentials of any URL, query or Authorization header in it."""
     for userinfo in (_USERINFO, _SPACED_USERINFO):
         text = userinfo.sub(rf"\g<scheme>{MASK}@", text)
     text = _QUERY.sub(rf"\g<name>{MASK}", text)
     return _HEADER.sub(rf"\g<name>{MASK}", text)
 
 
-def secrets_of(url: str) -> tuple[str, ...]:
-    """Everything in `url` that must never be printed: password, then secret query values. The user name is not one."""
-    _, _, password = split_credentials(url)
-    values = tuple(match["value"] for match in _QUERY.finditer(url))
-    return tuple(secret for secret in (password, *values) if secret)
-
-
 def split_credentials(url: str) -> tuple[str, str | None, str | None]:
     """(`url` without credentials, user, password), both decoded; None where absent.
 
-    Unlike `urllib`, takes a password with an unencoded '/', '?' or '#' for what its owner meant.
+    Unlike `urllib`, takes a password with an unencoded '@', ':', '/', '?' or '#' for what its owner meant.
     """
     scheme, separator, rest = url.partition("://")
     end = _userinfo_end(rest)
@@ -67,14 +56,8 @@ def with_credentials(url: str) -> str:
 def _userinfo_end(rest: str) -> int | None:
     """Where the credentials end in what follows the scheme, or None without credentials."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if "@" in authority:
-        return authority.rindex("@")
-    # 'user:pa/ss@host': its first '/' lies inside the password. 'host:554/path@x' has a port there instead.
-    _, colon, tail = authority.partition(":")
-    if colon and not tail.isdigit() and not authority.startswith("[") and "@" in rest:
-        return rest.rindex("@")
-    return None
-
-
-def _spellings(secret: str) -> tuple[str, ...]:
-    return (secret, quote(secret, safe=""), quote(secret), unquote(secret))
+    if _HOST.fullmatch(authority.rpartition("@")[2]):
+        return authority.rindex("@") if "@" in authority else None
+    # Then its first '/' lies inside the password, as in 'user:pa/ss@host': look for the host further on.
+    ends = [match.start() for match in re.finditer("@", rest) if _HOST.match(rest, match.end())]
+    return ends[-1] if ends else None

@@ -82,12 +82,12 @@ class VideoSource:
 
     def stop(self) -> None:
         """See `Source.stop`."""
+        self._end("stopped")
         self._stop.set()
         if self._decoding.acquire(timeout=STOP_WAIT_S):
             if self._clip is not None:
                 self._clip.close()
             self._decoding.release()
-        self._end("stopped")
 
     def _advance(self) -> None:
         """Decode the next frame, starting over at the end when looping; without one the source has ended."""

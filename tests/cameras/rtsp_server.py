@@ -14,7 +14,7 @@ from typing import Any
 
 import gi  # pyright: ignore[reportMissingImports]
 
-for library in ("Gst", "GstApp", "GstRtsp", "GstRtspServer"):
+for library in ("Gst", "GstRtsp", "GstRtspServer"):
     gi.require_version(library, "1.0")
 from gi.repository import GLib, Gst, GstRtsp, GstRtspServer  # noqa: E402 # pyright: ignore
 
@@ -55,7 +55,7 @@ def read_units(path: str) -> tuple[list[Any], Any]:
     sink = pipeline.get_by_name("units")
     pipeline.set_state(Gst.State.PLAYING)
     units, caps = [], None
-    while (sample := sink.try_pull_sample(10 * Gst.SECOND)) is not None:
+    while (sample := sink.emit("try-pull-sample", 10 * Gst.SECOND)) is not None:
         units.append(sample.get_buffer().copy_deep())
         caps = sample.get_caps()
     pipeline.set_state(Gst.State.NULL)
