@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from camera_sources.base import SourceState, SourceStatus
 from camera_sources.frame import Frame
@@ -20,9 +22,14 @@ def frame(
     seq: int = 0, *, pts_s: float | None = None, camera_id: str = "cam", size: tuple[int, int] = (320, 240)
 ) -> Frame:
     """A grey picture; without `pts_s` at 10 frames a second."""
+    return Frame(camera_id, seq, time.monotonic(), time.time(), seq / 10 if pts_s is None else pts_s, _grey(size))
+
+
+@cache
+def _grey(size: tuple[int, int]) -> NDArray[np.uint8]:
     image = np.full((size[1], size[0], 3), 80, dtype=np.uint8)
     image.flags.writeable = False
-    return Frame(camera_id, seq, time.monotonic(), time.time(), seq / 10 if pts_s is None else pts_s, image)
+    return image
 
 
 def track(track_id: int, box: Box = PERSON, num_hits: int = 2) -> Track:
