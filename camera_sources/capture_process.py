@@ -42,7 +42,7 @@ class CaptureProcess:
         self._partial = {"notices": b"", "log": b""}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "camera_sources.capture_child"],
+                [sys.executable, "-P", "-m", "camera_sources.capture_child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

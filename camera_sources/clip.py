@@ -1,73 +1,54 @@
-"""One pass over a video file through OpenCV: raw frames and raw times. Knows what containers and decoders get wrong."""
+"""One pass over a video file: raw pictures and raw times, whoever decodes. Knows which decoder can do what."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from camera_sources.base import SourceError
-from camera_sources.cv import import_cv2
+from camera_sources.clip_opencv import OpenCvClip
 
-MAX_BAD_READS = 50  # in a row; OpenCV itself has tried several thousand packets in each of them
-# Containers count frames that decoders merge or drop, some of them twice as many as there are: only a file that ends
-# early by count and by time breaks off.
-END_SLACK_FRAMES = 3
-END_SLACK_S = 0.5
+OPENCV_CANNOT = frozenset({"av01"})  # its wheels carry no software decoder for AV1
 
 
-class Clip:
-    """An open file. Rotation metadata is applied by OpenCV, here and nowhere else.
+class Clip(Protocol):
+    """An open file. Rotation metadata is applied by the decoder, nowhere else. Not thread-safe.
 
-    `frame_s` is the nominal length of a frame, `codec` its four letters, `num_frames` how many were decoded so far, and
-    `trouble` what went wrong (empty: nothing). Not thread-safe.
+    `frame_s` is the nominal length of a frame, `codec` its name, `num_frames` how many were decoded so far, `trouble`
+    what went wrong (empty: nothing).
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open `path`; raises `SourceError` if that is not a readable video."""
-        self._cv2 = import_cv2()
-        require_file(path)
-        self._path = path
-        self._capture: Any = self._cv2.VideoCapture(str(path), self._cv2.CAP_FFMPEG)
-        if not self._capture.isOpened():
-            raise SourceError(f"{path}: not a video that can be read, or cut short; give a whole MP4, MKV, MOV or AVI")
-        self._capture.set(self._cv2.CAP_PROP_ORIENTATION_AUTO, 1)
-        fps = self._capture.get(self._cv2.CAP_PROP_FPS)
-        self.frame_s = 1.0 / fps if 1.0 <= fps <= 1000.0 else 1.0 / 25
-        self.codec = _letters(int(self._capture.get(self._cv2.CAP_PROP_FOURCC)))
-        self.num_frames = 0
-        self.trouble = ""
-        self._last_s = 0.0
-        self._num_expected = max(0, int(self._capture.get(self._cv2.CAP_PROP_FRAME_COUNT)))
+    frame_s: float
+    codec: str
+    num_frames: int
+    trouble: str
 
     def grab(self) -> float | None:
-        """Decode the next frame; its time in seconds as the container says (NaN if it does not), None at the end.
-
-        A read that fails before the end is a damaged stretch, not the end: it is tried again, `MAX_BAD_READS` times.
-        """
-        for _ in range(MAX_BAD_READS):
-            if self._capture.grab():
-                self.num_frames += 1
-                # Read after the grab: before it, this is still the previous frame's time.
-                raw_s = self._capture.get(self._cv2.CAP_PROP_POS_MSEC) / 1000.0
-                self._last_s = max(self._last_s, raw_s)
-                return raw_s
-            if self.num_frames >= self._num_expected - END_SLACK_FRAMES:
-                return None
-        if self._last_s < self._num_expected * self.frame_s - END_SLACK_S:
-            self.trouble = f"{self._path.name} breaks off after {self.num_frames} of {self._num_expected} frames"
-        return None
+        """Decode the next frame; its time in seconds as the container says (NaN if it does not), None at the end."""
+        ...
 
     def picture(self) -> NDArray[np.uint8] | None:
         """The frame last grabbed, upright, as BGR [height, width, 3]; None if it cannot be converted."""
-        ok, image = self._capture.retrieve()
-        return image if ok and image is not None and image.ndim == 3 else None
+        ...
 
     def close(self) -> None:
         """Free the decoder."""
-        self._capture.release()
+        ...
+
+
+def open_clip(path: Path) -> Clip:
+    """The clip at `path`; raises `SourceError` if that is not a readable video."""
+    require_file(path)
+    clip = OpenCvClip(path)
+    if clip.codec not in OPENCV_CANNOT:
+        return clip
+    clip.close()
+    from camera_sources.clip_av import AvClip  # PyAV is loaded for those who need it
+
+    return AvClip(path)
 
 
 def require_file(path: Path) -> None:
@@ -78,8 +59,3 @@ def require_file(path: Path) -> None:
                 raise SourceError(f"{path}: the file is empty")
     except OSError as error:
         raise SourceError(f"{path}: {(error.strerror or 'cannot be read').lower()}; check the path") from None
-
-
-def _letters(fourcc: int) -> str:
-    text = "".join(chr(fourcc >> shift & 0xFF) for shift in (0, 8, 16, 24))
-    return text.strip("\0 ").lower() if text.isascii() and text.strip("\0 ").isprintable() else "unknown codec"

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from camera_sources.base import SourceError, SourceState, SourceStatus
-from camera_sources.clip import Clip
+from camera_sources.clip import Clip, open_clip
 from camera_sources.frame import Frame, freeze
 from camera_sources.pts import FileClock
 from camera_sources.url import redact
@@ -50,7 +50,7 @@ class VideoSource:
 
     def start(self) -> None:
         """Open the file and decode its first frame. Raises `SourceError` if it is missing or holds no video."""
-        clip = Clip(self._path)
+        clip = open_clip(self._path)
         self._clip, self._clock = clip, FileClock(clip.frame_s)
         self._advance()
         if self._due_pts_s is None:
@@ -108,7 +108,7 @@ class VideoSource:
         clip.close()
         self._clock.rewind()
         try:
-            self._clip = Clip(self._path)
+            self._clip = open_clip(self._path)
         except SourceError as error:
             clip.trouble = redact(str(error))
             return None

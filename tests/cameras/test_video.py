@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from camera_sources.base import SourceError, SourceState
+from camera_sources.clip_av import AvClip
+from camera_sources.clip_opencv import OpenCvClip
 from camera_sources.frame import Frame
 from camera_sources.video import VideoSource
 from tests.cameras.fixtures import ManifestClip, clips, require_clip
 from tests.cameras.generated import index_of, write_clip
-
-UNDECODABLE = {"av1"}  # the OpenCV wheel carries no software decoder for it
 
 
 def read_all(source: VideoSource, limit: int = 100_000) -> list[Frame]:
@@ -194,10 +194,6 @@ def test_opencv_and_ffmpeg_print_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clip", clips(), ids=lambda clip: clip.path.name)
 def test_every_real_clip_is_read_to_its_end(clip: ManifestClip) -> None:
     source = VideoSource(clip.path, camera_id="a", realtime=False)
-    if clip.codec in UNDECODABLE:
-        with pytest.raises(SourceError, match="cannot be decoded here; convert it"):
-            source.start()
-        return
     source.start()
     num_frames, times, shapes = 0, [], set()
     while (frame := source.read(5.0)) is not None:
@@ -228,6 +224,23 @@ def test_rotation_metadata_is_applied_exactly_once(name: str, turn: int | None) 
     source.stop()
     assert frame is not None
     assert np.array_equal(frame.image, image if turn is None else cv2.rotate(image, turn))
+
+
+@pytest.mark.clips
+@pytest.mark.parametrize("name", ["tests_test_data_video_90.mov", "demo_demo.mp4", "tests_test_data_corrupted.mp4"])
+def test_both_decoders_see_the_same(name: str) -> None:
+    path = require_clip(name)
+    one, other = OpenCvClip(path), AvClip(path)
+    while (time_s := one.grab()) is not None:
+        assert other.grab() == pytest.approx(time_s, abs=1e-3)
+        pictures = one.picture(), other.picture()
+        assert pictures[0] is not None
+        assert pictures[1] is not None
+        assert pictures[0].shape == pictures[1].shape
+        assert np.abs(pictures[0].astype(int) - pictures[1]).mean() < 3
+    assert one.num_frames > 0
+    one.close()
+    other.close()
 
 
 @pytest.mark.clips
