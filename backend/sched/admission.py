@@ -9,11 +9,6 @@ from backend.sched.chunking import hit_len
 from backend.sched.sequence import Sequence
 
 
-def is_short_of_blocks(running: Iterable[Sequence], pool: BlockPool) -> bool:
-    """Whether the running cannot all get on by one token each (R3: then nobody joins them)."""
-    return sum(seq.table.num_missing(seq.computed + 1) for seq in running) > pool.num_free
-
-
 def find_prefix(seq: Sequence, pool: BlockPool) -> list[int]:
     """Cached blocks that `seq` can begin with; its last token is never among them, because it has to sample."""
     hit = pool.index.find(seq.block_keys((seq.total - 1) // pool.block_size))
@@ -21,7 +16,10 @@ def find_prefix(seq: Sequence, pool: BlockPool) -> list[int]:
 
 
 def has_blocks_for(seq: Sequence, hit: list[int], running: Iterable[Sequence], pool: BlockPool) -> bool:
-    """Whether all tokens of `seq` find room behind `hit`, beside those that the running have still to compute."""
+    """Whether all tokens of `seq` find room behind `hit`, beside those that the running have still to compute.
+
+    So nobody is admitted while somebody running is short of blocks (R3): what the running miss is spoken for.
+    """
     spoken_for = sum(other.table.num_missing(other.total) for other in running)
     needed = pool.blocks_for(seq.total) - len(hit) + pool.num_idle(hit)
     return needed + spoken_for <= pool.num_free

@@ -8,7 +8,7 @@ a time; one step in flight.
 from __future__ import annotations
 
 from backend.errors import Overloaded, Rejected
-from backend.sched.admission import choose_victims, find_prefix, has_blocks_for, is_short_of_blocks
+from backend.sched.admission import choose_victims, find_prefix, has_blocks_for
 from backend.sched.blocks import BlockPool, BlockTable
 from backend.sched.booking import Draft, book_images
 from backend.sched.chunking import chunk_end
@@ -81,7 +81,7 @@ class Scheduler:
         assert self._in_flight is None, "a step is in flight"
         self._promote_starved()
         draft = Draft(self._next_step_id, self._limits.hard_num_batched_tokens)
-        self._is_admitting = not is_short_of_blocks(self._running, self._pool)
+        self._is_admitting = True
         for lane in self.policy.lanes(self._view()):
             before = draft.num_tokens
             for seq in lane.seqs:

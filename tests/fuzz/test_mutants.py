@@ -117,7 +117,6 @@ def preempt_whoever_is_booked(patch: Patch) -> None:
 
 def admit_while_short_of_blocks(patch: Patch) -> None:
     """R3: without it prefill-first preempts and admits the same request for ever."""
-    patch.setattr(backend.sched.scheduler, "is_short_of_blocks", lambda running, pool: False)
     patch.setattr(backend.sched.scheduler, "has_blocks_for", lambda seq, hit, running, pool: True)
 
 
