@@ -22,6 +22,7 @@ from pipeline.prompt import message
 BACKGROUND = {"X-Request-Class": "background"}
 RETRYABLE_STATUS = frozenset({408, 409, 429})
 LONGEST_DETAIL = 200
+CONNECT_S = 10.0
 
 
 class CaptionError(Exception):
@@ -70,7 +71,7 @@ class OpenAICaptioner:
             base_url=config.base_url,
             api_key=config.api_key or "none",  # never the environment's: that key belongs to another server
             max_retries=0,
-            timeout=self._silence_s,
+            timeout=openai.Timeout(self._silence_s, connect=min(CONNECT_S, self._silence_s)),
         )
 
     async def caption(self, job: CaptionJob, progress: Progress) -> Caption:
@@ -85,7 +86,7 @@ class OpenAICaptioner:
                 self._found_model = None  # another model may be served by now
             raise self._refused(error) from error
         except openai.APITimeoutError as error:
-            raise CaptionError(f"{self._name} was silent for {self._silence_s:g} s", retryable=True) from error
+            raise CaptionError(f"{self._name} did not answer in time", retryable=True) from error
         except openai.APIConnectionError as error:
             raise CaptionError(f"cannot reach {self._name}: {error.__cause__ or error}", retryable=True) from error
         except openai.APIError as error:  # an error event inside a stream

@@ -50,7 +50,7 @@ class YoloDetector:
         if path.is_dir() or (not path.exists() and not wants_download):
             raise DetectorError(f"detector weights {weights}: no such file; give an ultralytics .pt file")
         if wants_download:
-            path = (cache_dir or DEFAULT_CACHE).expanduser() / weights
+            path = (cache_dir or DEFAULT_CACHE).expanduser() / "detectors" / weights
         self._weights = weights
         self._min_conf = min_confidence / 2
         self._model = _load(weights, path, online=wants_download and not path.exists())
@@ -105,5 +105,5 @@ def _load(weights: str, path: Path, *, online: bool) -> YOLO:
         return YOLO(str(path))
     except Exception as error:  # ultralytics raises nearly anything: pickle, zip, key, connection and import errors
         what = "cannot be downloaded; fetch it elsewhere and give its path" if online else "not a YOLO model"
-        detail = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        detail = (str(error).lstrip("❌⚠️ \n").splitlines() or [type(error).__name__])[0][:160]
         raise DetectorError(f"detector weights {weights}: {what} ({detail})") from error

@@ -15,8 +15,7 @@ from typing import Protocol
 
 from pipeline.events import Caption, CaptionJob, Event, EventStatus
 from pipeline.feed import CaptionQueued, EventEnded, Feed
-from pipeline.jsonl import JsonlError, JsonlWriter
-from pipeline.store import StoreError
+from pipeline.jsonl import JsonlWriter
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ class Archive(Protocol):
     """Where ended events are kept."""
 
     def add(self, event: Event, jpeg: bytes) -> Event:
-        """Keep `event` and its picture; returns it with `jpeg_path` set. Raises `StoreError`."""
+        """Keep `event` and its picture; returns it with `jpeg_path` set. Raises if it cannot."""
         ...
 
 
@@ -99,16 +98,16 @@ class Ledger:
             self._on_kept(event)
 
     def _save(self, event: Event, jpeg: bytes) -> Event:
-        """Store and line; a full disk costs the record, never the running system, and is said each time."""
+        """Store and line. What cannot be kept is said each time; it costs the record, never the running system."""
         if self._store is not None:
             try:
                 event = self._store.add(event, jpeg)
-            except StoreError as error:
+            except Exception as error:
                 log.error("event %s is not stored: %s", event.event_id, error)
         if self._jsonl is not None:
             try:
                 self._jsonl.write(event)
-            except JsonlError as error:
+            except Exception as error:
                 log.error("event %s is not written: %s", event.event_id, error)
         return event
 

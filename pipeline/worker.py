@@ -7,16 +7,18 @@ Owns start, stop and the end of everything. The parts: `reader` (thread per came
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 
 from camera_sources.base import Source, SourceState, SourceStatus
+from camera_sources.images import ImagesSource
 from camera_sources.open import open_source
 from pipeline.camera import Camera
 from pipeline.captioner import Captioner, OpenAICaptioner
-from pipeline.config import CameraConfig, PipelineConfig
+from pipeline.config import CameraConfig, GateConfig, PipelineConfig
 from pipeline.detector import Detector, YoloDetector
 from pipeline.events import CaptionJob, Event, EventStatus
 from pipeline.feed import CameraChanged, Feed
@@ -25,6 +27,8 @@ from pipeline.lane import CaptionLane
 from pipeline.ledger import Archive, Ledger
 from pipeline.perception import Perception
 from pipeline.reader import Reader
+
+log = logging.getLogger(__name__)
 
 WATCH_S = 0.2  # how often states are looked at
 REPORT_S = 1.0  # how often an unchanged state is reported
@@ -60,6 +64,14 @@ class PipelineReading:
 def open_camera(config: CameraConfig) -> Source:
     """The source of a camera, not started. Raises `SourceError`."""
     return open_source(config.source, camera_id=config.camera_id, loop=config.loop, realtime=config.realtime)
+
+
+def gate_for(source: Source, config: GateConfig) -> GateConfig:
+    """The gate's settings for a source. Photographs of a folder are scenes of their own: nobody is seen twice in a row
+    there, or still under way from one to the next, so each picture with people is worth a caption."""
+    if isinstance(source, ImagesSource):
+        return replace(config, min_hits=1, cooldown_s=0.0, lost_s=0.0)
+    return config
 
 
 class Pipeline:
@@ -115,8 +127,8 @@ class Pipeline:
             raise
         self._ledger.start()
         for camera_id, lane in self._lanes.items():
-            self._tasks.append(asyncio.create_task(lane.run(), name=f"lane-{camera_id}"))
-        self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
+            self._spawn(lane.run(), f"lane-{camera_id}")
+        self._spawn(self._watch(), "watch")
         self._perception = Perception(
             self._config,
             detector,
@@ -173,7 +185,7 @@ class Pipeline:
         source = self._open(config)
         camera = Camera(
             source,
-            self._config.gate,
+            gate_for(source, self._config.gate),
             paced=config.realtime or source.is_live,
             detector_fps=self._config.detector_fps,
             arrived=self._arrived,
@@ -185,6 +197,16 @@ class Pipeline:
         )
         self._readers.append(Reader(camera))
         await asyncio.to_thread(source.start)
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task %s broke", task.get_name(), exc_info=error)
+            self._fail(f"{task.get_name()} broke: {error!r}")
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         """Run `function` on the event loop; from any thread."""

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camera_sources.base import SourceError, SourceState
+from camera_sources.base import SourceError, SourceState, SourceStatus
 from camera_sources.frame import Frame
+from camera_sources.images import ImagesSource
 from pipeline.captioner import CaptionError
 from pipeline.config import CameraConfig
 from pipeline.events import Box, EventStatus, Reason
@@ -252,6 +254,28 @@ async def test_a_source_that_cannot_start_leaves_nothing_running() -> None:
 def test_two_cameras_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="ids must differ: door, door"):
         Pipeline(CONFIG, [CameraConfig("door", "a.mp4"), CameraConfig("door", "b.mp4")], store=None, feed=Feed())
+
+
+async def test_every_photograph_of_a_folder_with_people_is_told(tmp_path: Path) -> None:
+    for number in range(6):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), np.full((240, 320, 3), 40 * number, dtype=np.uint8))
+    detector = RuleDetector(lambda f: [PERSON] if f.image[0, 0, 0] in (0, 40, 120, 200) else [])
+    source = ImagesSource(tmp_path, camera_id="cam", realtime=False)
+    async with running([source], detector, ScriptedCaptioner()) as run:
+        await asyncio.wait_for(run.pipeline.wait_ended(), SOON)
+    assert [(round(e.pts_s), e.reason, e.status) for e in run.ended()] == [
+        (n, Reason.NEW_TRACK, OK) for n in (0, 1, 3, 5)
+    ]
+
+
+async def test_a_state_that_cannot_be_read_breaks_the_pipeline_aloud() -> None:
+    class Broken(ListSource):
+        def status(self) -> SourceStatus:
+            raise OSError("no status")
+
+    async with running([Broken(frames(1))], RuleDetector(somebody), ScriptedCaptioner(wait=True)) as run:
+        with pytest.raises(PipelineError, match="watch broke"):
+            await asyncio.wait_for(run.pipeline.wait_ended(), SOON)
 
 
 async def test_frames_that_wait_at_the_same_time_share_a_batch() -> None:
