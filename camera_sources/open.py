@@ -38,6 +38,9 @@ def open_source(source: str, *, camera_id: str, loop: bool = False, realtime: bo
 def _existing(source: str) -> Path:
     """The path that `source` names, as a path or as a `file:` URL. Raises `SourceError` if there is nothing."""
     path = Path(unquote(urlsplit(source).path) if source.startswith("file:") else source).expanduser()
-    if not path.exists():
-        raise SourceError(f"{redact(source)}: no such file or folder; check the path")
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or "not a path"
+        raise SourceError(f"{redact(source)}: {problem.lower()}; check the path") from None
     return path

@@ -59,7 +59,9 @@ def test_files_and_folders_by_what_they_are(tmp_path: Path, monkeypatch: pytest.
     ("source", "problem"),
     [
         ("", "source is empty"),
-        ("nowhere.mp4", "nowhere.mp4: no such file or folder"),
+        ("nowhere.mp4", "nowhere.mp4: no such file or directory"),
+        ("x" * 5000, "file name too long"),
+        ("nul\0byte", "not a path"),
         ("gopher://u:hunter2@cam/x", "unknown scheme 'gopher'"),
         ("rtsp://u:hunter2@/x", "no host"),
     ],

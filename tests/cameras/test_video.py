@@ -72,7 +72,7 @@ def test_paced_frames_come_when_they_are_due(tmp_path: Path) -> None:
     assert len(frames) + source.status().num_dropped == 20
     assert len(frames) > 10
     assert min(late) > -0.005
-    assert sorted(late)[len(late) // 2] < 0.05
+    assert sorted(late)[len(late) // 2] < 0.1
 
 
 def test_paced_a_slow_reader_sees_what_a_live_viewer_would(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_paced_a_slow_reader_sees_what_a_live_viewer_would(tmp_path: Path) -> No
         frames.append(frame)
         time.sleep(0.2)
     status = source.status()
-    assert 7 <= len(frames) <= 14  # two seconds at one frame per 0.2 s
+    assert 5 <= len(frames) <= 14  # two seconds at one frame per 0.2 s
     assert status.num_frames == 60
     assert status.num_dropped == 60 - len(frames)
     assert [index_of(frame.image) for frame in frames] == pytest.approx([frame.seq for frame in frames], abs=2)
     for frame in frames[1:]:
-        assert frame.t_mono - frames[0].t_mono == pytest.approx(frame.pts_s - frames[0].pts_s, abs=0.15)
+        assert frame.t_mono - frames[0].t_mono == pytest.approx(frame.pts_s - frames[0].pts_s, abs=0.3)
 
 
 def test_paced_reads_respect_their_timeout(tmp_path: Path) -> None:
