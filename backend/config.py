@@ -34,6 +34,9 @@ CPU_KV_BYTES = GIB
 GPU_RESERVE_BYTES = GIB
 """GPU memory left to activations, logits and the encoder cache when the KV cache takes the rest."""
 
+PILLOW_PIXELS = 178_956_970
+"""Beyond twice this many, Pillow itself refuses to read a header."""
+
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}
 
 
@@ -61,7 +64,7 @@ def _flag(
         "off_flag": off_flag,
         "env": env,
     }
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,9 @@ class EngineConfig:
         True, "compute a repeated prompt prefix anew instead of reusing its KV (default: reused)", off_flag=True
     )
     max_request_bytes: int = _flag(32 * MIB, "largest request body in bytes", at_least=1024)
-    max_image_pixels: int = _flag(64_000_000, "largest image in pixels, checked before it is decoded", at_least=1)
+    max_image_pixels: int = _flag(
+        64_000_000, "largest image in pixels, checked before it is decoded", at_least=1, at_most=PILLOW_PIXELS
+    )
     cache_dir: Path = _flag(  # noqa: RUF009 (a frozen Path is as good as a str)
         Path("~/.cache/watchword"), "where downloaded and assembled files live", env="WATCHWORD_CACHE"
     )

@@ -39,7 +39,7 @@ def decode_image(uri: str, *, param: str, max_pixels: int) -> Image.Image:
         image.load()
         return _to_rgb(ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
-        raise _refuse(param, "is not a JPEG, PNG, WebP, BMP or GIF image") from None
+        raise _refuse(param, "is not a readable JPEG, PNG, WebP, BMP or GIF image") from None
     except Image.DecompressionBombError:
         raise _refuse(param, f"has more than the {max_pixels} pixels allowed") from None
     except (OSError, SyntaxError, ValueError, EOFError):

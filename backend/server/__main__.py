@@ -32,7 +32,7 @@ EXIT_OK = 0
 EXIT_USAGE = 2
 EXIT_ENGINE_DEAD = 70
 
-DRAIN_S = 2.0
+DRAIN_S = 1.0
 """How long running answers may go on after a signal; everything is over within 5 s."""
 
 DEMO = "demo"

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from backend.errors import Cancelled, ConfigError, EngineDead, Overloaded, Rejected
+from backend.errors import Cancelled, ConfigError, EngineDead, EngineError, Overloaded, Rejected
 
 log = logging.getLogger("watchword.server")
 
@@ -58,6 +58,9 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
             return HTTPStatus.SERVICE_UNAVAILABLE, error_body(text, _SERVER_ERROR, code="engine_dead"), {}
         case Cancelled():
             return HTTPStatus.SERVICE_UNAVAILABLE, error_body(text, _SERVER_ERROR, code="cancelled"), {}
+        case EngineError():
+            body = error_body(text, _SERVER_ERROR, code="generation_failed")
+            return HTTPStatus.INTERNAL_SERVER_ERROR, body, {}
         case HTTPException():
             kind = _BAD_REQUEST if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else _SERVER_ERROR
             return error.status_code, error_body(error.detail, kind), dict(error.headers or {})

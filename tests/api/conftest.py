@@ -1,0 +1,108 @@
+"""Live servers for the API tests: the real application, engine and scheduler on a real socket, in a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from backend.config import EngineConfig
+from backend.server.__main__ import take_port
+from backend.server.app import create_app
+from backend.server.serving import Server
+from backend.service import Service, build_service
+from tests.api.scripted import ScriptedAdapter, ScriptedRunner, scripted_service
+
+
+@dataclass(frozen=True)
+class Live:
+    """A running server and the ways to talk to it."""
+
+    service: Service
+    server: Server
+    root: str
+
+    @property
+    def base_url(self) -> str:
+        return self.root + "/v1"
+
+    def openai(self, api_key: str = "none") -> OpenAI:
+        return OpenAI(base_url=self.base_url, api_key=api_key, max_retries=0, timeout=30)
+
+    def async_openai(self) -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=self.base_url, api_key="none", max_retries=0, timeout=30)
+
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=self.root, timeout=30)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, "it never came true"
+            time.sleep(0.002)
+
+
+@contextmanager
+def live(service: Service) -> Iterator[Live]:
+    listener = take_port("127.0.0.1", 0)
+    listener.listen(128)
+    root = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    ready = threading.Event()
+    server = Server(create_app(service), service, on_ready=ready.set, drain_s=0.5)
+    service.engine.on_dead = server.end
+    service.engine.start()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield Live(service, server, root)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive(), "the server did not end"
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A live server with a scripted model behind it."""
+
+    live: Live
+    runner: ScriptedRunner
+    adapter: ScriptedAdapter
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., Scripted]]:
+    """`scripted(reply, step_s=…, adapter=…, **service options)` starts a server that gives that reply."""
+    with ExitStack() as stack:
+
+        def start(
+            reply: str = "Hello there.",
+            *,
+            step_s: float = 0.0,
+            adapter: ScriptedAdapter | None = None,
+            **options: object,
+        ) -> Scripted:
+            adapter = adapter or ScriptedAdapter()
+            runner = ScriptedRunner(adapter, reply, step_s=step_s)
+            stack.callback(runner.release)
+            service = scripted_service(runner, adapter, **options)  # type: ignore[arg-type]
+            return Scripted(stack.enter_context(live(service)), runner, adapter)
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def llama(checkpoint: Callable[[str], Path]) -> Iterator[Live]:
+    """A live server on a tiny random Llama, loaded as `serve` loads it."""
+    path = str(checkpoint("llama"))
+    config = EngineConfig(model=path, served_model_name="tiny", device="cpu", max_model_len=512)
+    with live(build_service(config, path, lambda line: None)) as server:
+        yield server

@@ -1,0 +1,132 @@
+"""What the server offers beside the OpenAI API, the API key, and the list of models."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+
+from tests.api.conftest import Live, Scripted
+
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+Start = Callable[..., Scripted]
+
+
+def ask(live: Live, prompt: str = "hi") -> None:
+    messages: Any = [{"role": "user", "content": prompt}]
+    live.openai().chat.completions.create(model="scripted", messages=messages)
+
+
+def test_models(scripted: Start) -> None:
+    client = scripted().live.openai()
+    (model,) = client.models.list().data
+    assert (model.id, model.object, model.owned_by) == ("scripted", "model", "watchword")
+    assert model.model_extra
+    assert model.model_extra["max_model_len"] == 256
+    assert client.models.retrieve("scripted").id == "scripted"
+
+
+def test_steps_and_their_paging(scripted: Start) -> None:
+    live = scripted("abc").live
+    ask(live, "x" * 100)
+    with live.http() as http:
+        body = http.get("/engine/steps").json()
+        steps = body.pop("steps")
+        assert body == {
+            "max_num_batched_tokens": 64,
+            "max_num_seqs": 8,
+            "hard_num_batched_tokens": 256,
+            "step_policy": "stall-free",
+        }
+        assert [s["step_id"] for s in steps] == list(range(len(steps)))
+        assert [(s["prefill_tokens"], s["decode_tokens"]) for s in steps[:3]] == [(64, 0), (37, 0), (0, 1)]
+        assert all(s["elapsed_ms"] >= 0 and s["encoder_slices"] == 0 for s in steps)
+        assert all(a["t_mono"] < b["t_mono"] for a, b in itertools.pairwise(steps))
+        assert http.get("/engine/steps", params={"since": 1, "limit": 2}).json()["steps"] == steps[2:4]
+        assert http.get("/engine/steps", params={"limit": 2}).json()["steps"] == steps[-2:]
+        assert http.get("/engine/steps", params={"since": 99}).json()["steps"] == []
+        wrong = http.get("/engine/steps", params={"since": "x"})
+        assert wrong.status_code == 400
+        assert wrong.json()["error"]["param"] == "since"
+
+
+def test_the_budget_is_felt_at_once(scripted: Start) -> None:
+    rig = scripted("abc")
+    with rig.live.http() as http:
+        reply = http.patch("/engine/config", json={"max_num_batched_tokens": 16})
+        assert reply.json()["max_num_batched_tokens"] == 16
+        ask(rig.live, "x" * 100)
+        assert max(s["prefill_tokens"] for s in http.get("/engine/steps").json()["steps"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"max_num_batched_tokens": 7}, "max_num_seqs (8)"),
+        ({"max_num_batched_tokens": 257}, "256"),
+        ({"max_num_batched_tokens": "16"}, "whole number"),
+        ({}, "whole number"),
+        ({"max_num_seqs": 4}, "whole number"),
+    ],
+)
+def test_a_budget_out_of_bounds_is_a_400_that_names_the_limit(scripted: Start, body: Any, words: str) -> None:
+    with scripted().live.http() as http:
+        reply = http.patch("/engine/config", json=body)
+        assert reply.status_code == 400
+        assert words in reply.json()["error"]["message"]
+        assert http.get("/engine/steps").json()["max_num_batched_tokens"] == 64
+
+
+def test_metrics(scripted: Start) -> None:
+    live = scripted("abc").live
+    ask(live)
+    with live.http() as http:
+        reply = http.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    for name in (
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+        "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
+        "num_preemptions_total",
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "request_success_total",
+        "time_to_first_token_seconds_bucket",
+        "inter_token_latency_seconds_bucket",
+        "request_time_per_output_token_seconds_bucket",
+        "e2e_request_latency_seconds_bucket",
+        "request_queue_time_seconds_bucket",
+        "request_prefill_time_seconds_bucket",
+        "request_decode_time_seconds_bucket",
+        "request_inference_time_seconds_bucket",
+        "iteration_tokens_total_bucket",
+    ):
+        assert f"\nwatchword_{name}" in reply.text, name
+
+
+def test_the_api_key_guards_everything_but_health(scripted: Start) -> None:
+    live = scripted("abc", api_key="open sesame").live
+    with live.http() as http:
+        assert http.get("/health").status_code == 200
+        for method, path in (
+            ("GET", "/v1/models"),
+            ("POST", "/v1/chat/completions"),
+            ("GET", "/metrics"),
+            ("GET", "/engine/steps"),
+            ("PATCH", "/engine/config"),
+            ("GET", "/nothing"),
+        ):
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "open sesame"}):
+                reply = http.request(method, path, headers=headers)
+                assert reply.status_code == 401, (method, path, headers)
+                assert reply.json()["error"]["code"] == "invalid_api_key"
+                assert "sesame" not in reply.text
+    reply = live.openai(api_key="open sesame").chat.completions.create(model="scripted", messages=HI)
+    assert reply.choices[0].message.content == "abc"
+    with pytest.raises(openai.AuthenticationError):
+        live.openai(api_key="wrong").models.list()

@@ -1,0 +1,188 @@
+"""`watchword serve` as a process: what it prints, how it ends, and the codes it ends with."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from backend.config import EngineConfig
+from tests.api.conftest import Live
+
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+class Process:
+    """A `serve` process whose output is read as it comes."""
+
+    def __init__(self, *flags: str, code: str | None = None) -> None:
+        command = [sys.executable, *(["-c", code] if code else ["-m", "backend.server"]), *flags]
+        self._popen = subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        self._new: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._popen.stdout
+        for line in self._popen.stdout:
+            self.lines.append(line.rstrip("\n"))
+            self._new.put(line)
+
+    def wait_for(self, words: str, timeout_s: float = 60) -> str:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            line = self._new.get(timeout=max(0.01, deadline - time.monotonic()))
+            if words in line:
+                return line
+
+    def send(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
+    def end(self, timeout_s: float = 60) -> int:
+        code = self._popen.wait(timeout_s)
+        self._reader.join(5)
+        return code
+
+    def kill(self) -> None:
+        if self._popen.poll() is None:
+            self._popen.kill()
+        self._popen.wait()
+
+
+@contextmanager
+def process(*flags: str, code: str | None = None) -> Iterator[Process]:
+    it = Process(*flags, code=code)
+    try:
+        yield it
+    finally:
+        it.kill()
+
+
+def ends_in_time(server: Process, number: signal.Signals) -> None:
+    t_begin = time.monotonic()
+    server.send(number)
+    code, printed = server.end(), "\n".join(server.lines)
+    assert code == 0, printed
+    assert time.monotonic() - t_begin < 5, printed
+    assert "Traceback" not in printed
+
+
+def test_it_serves_until_a_signal_and_ends_clean(checkpoint: Callable[[str], Path]) -> None:
+    path = str(checkpoint("llama"))
+    with process("--model", path, "--port", "0", "--device", "cpu", "--api-key", "open sesame") as server:
+        url = server.wait_for("Serving llama at ").split()[-1]
+        printed = "\n".join(server.lines)
+        assert "OMP_NUM_THREADS=1" in printed
+        assert "max_num_batched_tokens=64 max_num_seqs=32" in printed
+        assert "step_policy=stall-free" in printed
+        assert "sesame" not in printed
+        client = OpenAI(base_url=url, api_key="open sesame", max_retries=0)
+        stream = client.chat.completions.create(
+            model="llama",
+            messages=[{"role": "user", "content": "hi"}],
+            stream=True,
+            max_tokens=1900,
+            extra_body={"ignore_eos": True},
+        )
+        next(iter(stream))
+        ends_in_time(server, signal.SIGTERM)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(url.removesuffix("/v1") + "/health")
+
+
+def test_a_signal_while_loading_ends_it_too(checkpoint: Callable[[str], Path]) -> None:
+    with process("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu") as server:
+        server.wait_for("Threads:")
+        ends_in_time(server, signal.SIGINT)
+
+
+def test_a_busy_port_is_refused_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with process("--port", str(port), "--model", "no/such-model") as server:
+            assert server.end() == 2
+    assert server.lines[-1].startswith(f"watchword serve: port {port} on 127.0.0.1 is in use")
+    assert not any("Loading" in line for line in server.lines)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--model", "./no-such-directory"), "no-such-directory"),
+        (("--prot", "1"), "did you mean --port?"),
+        (("--max-num-seqs", "100", "--max-num-batched-tokens", "50"), "--max-num-batched-tokens 50"),
+        (("--step-policy", "fifo"), "stall-free, prefill-first"),
+        (("--host", "not an address"), "--host not an address"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_code_2(flags: tuple[str, ...], words: str) -> None:
+    with process("--port", "0", *flags) as server:
+        assert server.end() == 2
+    assert server.lines[-1].startswith("watchword serve: ")
+    assert words in server.lines[-1]
+    assert "Traceback" not in "\n".join(server.lines)
+
+
+def test_a_dead_engine_ends_the_process_with_70(checkpoint: Callable[[str], Path]) -> None:
+    code = """
+import sys
+from backend.runtime.runner import Runner
+from backend.server.__main__ import main
+warm = Runner.execute
+def execute(self, step):
+    if step.step_id >= 4:
+        raise RuntimeError("the device is gone")
+    return warm(self, step)
+Runner.execute = execute
+sys.exit(main())
+"""
+    with process("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", code=code) as server:
+        url = server.wait_for("Serving llama at ").split()[-1]
+        body = {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}
+        reply = httpx.post(f"{url}/chat/completions", json=body, timeout=30)
+        assert reply.status_code == 503
+        assert server.end() == 70
+
+
+def test_every_flag_is_explained_with_its_default() -> None:
+    with process("--help") as server:
+        assert server.end() == 0
+    text = " ".join(" ".join(server.lines).split())
+    for field in dataclasses.fields(EngineConfig):
+        words = f"--{field.name.replace('_', '-')} "
+        assert words in text or words.replace("--", "--no-", 1) in text
+    assert text.count("(default: ") >= 14
+
+
+def test_a_real_model_answers_alike_streamed_and_whole(llama: Live) -> None:
+    client = llama.openai()
+    question: dict[str, Any] = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "What do you see?"}],
+        "temperature": 0.0,
+        "max_tokens": 40,
+    }
+    whole = client.chat.completions.create(**question, stream=False)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**question, stream=True)]
+    assert "".join(pieces) == whole.choices[0].message.content
+    assert len(set(pieces)) > 8
+    seeded = [
+        client.chat.completions.create(**{**question, "temperature": 1.0}, seed=seed).choices[0].message.content
+        for seed in (1, 1, 2)
+    ]
+    assert seeded[0] == seeded[1] != seeded[2]
