@@ -178,20 +178,25 @@ class Supervisor:
 
     async def _run_once(self, child: Child) -> int:
         """Start the child, relay its output until it ends, and return its exit status (negative: a signal)."""
-        process = await asyncio.create_subprocess_exec(
-            *child.argv,
-            env=dict(child.env),
-            stdin=asyncio.subprocess.PIPE if child.stdin else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_child_setup(child.niceness),
-        )
+        # A pipe of our own: asyncio takes a child for running while anything it started holds asyncio's.
+        output, child_output = os.pipe()
+        relay = asyncio.create_task(self._relay(child.name, output))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *child.argv,
+                env=dict(child.env),
+                stdin=asyncio.subprocess.PIPE if child.stdin else asyncio.subprocess.DEVNULL,
+                stdout=child_output,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_child_setup(child.niceness),
+            )
+        finally:
+            os.close(child_output)
         self._processes[child.name] = process
         if self._stopping:  # stop() ran while the process was being made and has not seen it
             _kill_group(process.pid)
         probe = asyncio.create_task(self._probe(child))
-        relay = asyncio.create_task(self._relay(child.name, process.stdout))
         try:
             if process.stdin is not None:
                 with contextlib.suppress(ConnectionError):
@@ -212,13 +217,20 @@ class Supervisor:
                 await asyncio.sleep(0.1)
         self._ready[child.name].set()
 
-    async def _relay(self, name: str, stream: asyncio.StreamReader | None) -> None:
-        rest = b""
-        while stream is not None and (data := await stream.read(65536)):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._tell(name, line)
-        self._tell(name, rest)
+    async def _relay(self, name: str, output: int) -> None:
+        """Tell what comes out of the pipe `output`, line by line, until nobody holds its other end; then close it."""
+        loop, stream = asyncio.get_running_loop(), asyncio.StreamReader()
+        pipe = os.fdopen(output, "rb", buffering=0)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
+        try:
+            rest = b""
+            while data := await stream.read(65536):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._tell(name, line)
+            self._tell(name, rest)
+        finally:
+            transport.close()
 
     def _tell(self, name: str, line: bytes) -> None:
         shown = line.rstrip().rpartition(b"\r")[2]  # what a terminal would show of a line that rewrites itself

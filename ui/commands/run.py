@@ -96,7 +96,8 @@ def run(
     if base_url is None:
         children.insert(0, backend_child(engine, config.host, port))
     page = f"http://{reachable(ui_host)}:{ui_port}"
-    echo = echo_for((camera.source for camera in cameras), settings.api_key)
+    # The page is the one address to open, so the engine's announcement of its own is left out.
+    echo = echo_for((camera.source for camera in cameras), settings.api_key, but=settings.base_url)
     return asyncio.run(until_signal(_keep(children, echo, page))) or 0
 
 

@@ -13,15 +13,19 @@ from camera_sources.url import MASK, redact, split_credentials
 from pipeline.supervisor import Echo
 
 
-def echo_for(sources: Iterable[str], api_key: str | None) -> Echo:
-    """Prints children's lines on stderr, each with its child's name and without the secrets of `sources`."""
+def echo_for(sources: Iterable[str], api_key: str | None, *, but: str | None = None) -> Echo:
+    """Prints children's lines on stderr, each with its child's name and without the secrets of `sources`.
+
+    Lines that contain `but` are left out.
+    """
     secrets = [secret for secret in (*(split_credentials(source)[2] for source in sources), api_key) if secret]
 
     def echo(name: str, line: str) -> None:
         line = redact(line)
         for secret in secrets:  # on its own, outside any URL
             line = line.replace(secret, MASK)
-        typer.echo(f"{name:>7}  {line}", err=True)
+        if but is None or but not in line:
+            typer.echo(f"{name:>7}  {line}", err=True)
 
     return echo
 

@@ -1,0 +1,90 @@
+"""A real HTTP server with our engine's routes beside OpenAI's, whose steps and refusals are set by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+
+def a_step(step_id: int, **values: Any) -> dict[str, Any]:
+    step = {
+        "step_id": step_id,
+        "t_mono": float(step_id),
+        "elapsed_ms": 20.0,
+        "decode_tokens": 1,
+        "prefill_tokens": 0,
+        "encoder_slices": 0,
+        "num_running": 1,
+        "num_waiting": 0,
+        "kv_usage": 0.1,
+    }
+    return step | values
+
+
+@dataclass
+class ScriptedEngine:
+    """`async with` serves it; `is_ours=False` makes it a backend without `/engine`. Can be left and entered again."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    budget: int = 64
+    is_ours: bool = True
+    max_num_seqs: int = 8
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def __aenter__(self) -> ScriptedEngine:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.port))
+        self.port = listener.getsockname()[1]
+        self._server = uvicorn.Server(uvicorn.Config(self._app(), log_level="warning", lifespan="off"))
+        self._serving = asyncio.create_task(self._server._serve([listener]))
+        while not self._server.started:  # noqa: ASYNC110 - uvicorn offers a flag, not an event
+            await asyncio.sleep(0.01)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        await self._serving
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "max_num_batched_tokens": self.budget,
+            "max_num_seqs": self.max_num_seqs,
+            "step_policy": "stall-free",
+            "hard_num_batched_tokens": 512,
+        }
+
+    def _app(self) -> FastAPI:
+        app = FastAPI()
+
+        @app.get("/v1/models")
+        async def models() -> dict[str, Any]:
+            return {"object": "list", "data": [{"id": "scripted", "object": "model", "created": 0, "owned_by": "t"}]}
+
+        if not self.is_ours:
+            return app
+
+        @app.get("/engine/steps")
+        async def steps(since: int = -1, limit: int = 300) -> dict[str, Any]:
+            return {"steps": [step for step in self.steps if step["step_id"] > since][-limit:], **self._head()}
+
+        @app.patch("/engine/config")
+        async def config(request: Request) -> JSONResponse:
+            wanted = (await request.json())["max_num_batched_tokens"]
+            if wanted < self.max_num_seqs:
+                return JSONResponse({"error": {"message": f"less than --max-num-seqs {self.max_num_seqs}"}}, 400)
+            self.budget = wanted
+            return JSONResponse(self._head())
+
+        return app

@@ -1,0 +1,99 @@
+"""The page's view of the engine, against real servers that are ours, another's, away and back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.ui.scripted_engine import ScriptedEngine, a_step
+from ui.web.engine_link import MAX_STEPS, EngineLink, EngineState
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[ScriptedEngine]:
+    async with ScriptedEngine(steps=[a_step(0), a_step(1)]) as engine:
+        yield engine
+
+
+async def test_takes_in_each_step_once_and_the_settings(engine: ScriptedEngine) -> None:
+    link = EngineLink(engine.url)
+    assert link.state is EngineState.STARTING
+    await link.poll()
+    engine.steps.append(a_step(2))
+    await link.poll()
+    await link.poll()
+    assert [step["step_id"] for step in link.steps] == [0, 1, 2]
+    assert link.state is EngineState.RUNNING
+    assert link.settings is not None
+    assert (link.settings.max_num_batched_tokens, link.settings.max_num_seqs, link.max_budget) == (64, 8, 512)
+    await link.close()
+
+
+async def test_keeps_a_bounded_number_of_steps(engine: ScriptedEngine) -> None:
+    link = EngineLink(engine.url)
+    engine.steps = [a_step(n) for n in range(MAX_STEPS)]
+    await link.poll()
+    engine.steps = [a_step(n) for n in range(MAX_STEPS, MAX_STEPS + 200)]
+    await link.poll()
+    assert len(link.steps) == MAX_STEPS
+    assert link.steps[-1]["step_id"] == MAX_STEPS + 199
+    await link.close()
+
+
+async def test_rates_count_what_came_since_and_ignore_history(engine: ScriptedEngine) -> None:
+    link = EngineLink(engine.url)
+    await link.poll()
+    assert link.rates().tokens_per_s == 0.0
+    engine.steps += [a_step(2, decode_tokens=4, elapsed_ms=50.0), a_step(3, decode_tokens=0, elapsed_ms=900.0)]
+    await link.poll()
+    rates = link.rates()
+    assert rates.tokens_per_s == pytest.approx(4 / 3)
+    assert (rates.itl_p50_ms, rates.itl_p99_ms) == (20.0, 50.0)  # a step that decodes nothing has no such latency
+    await link.close()
+
+
+async def test_an_engine_that_comes_back_counts_from_the_start() -> None:
+    engine = ScriptedEngine(steps=[a_step(n) for n in range(5)])
+    async with engine:
+        link = EngineLink(engine.url)
+        await link.poll()
+        before = link.generation
+    await link.poll()
+    assert link.state is EngineState.DOWN
+    assert not link.steps
+    engine.steps = [a_step(0)]
+    async with engine:
+        await link.poll()
+    assert link.state is EngineState.RUNNING
+    assert [step["step_id"] for step in link.steps] == [0]
+    assert link.generation > before
+    await link.close()
+
+
+async def test_before_its_first_answer_a_backend_is_starting_not_down() -> None:
+    link = EngineLink("http://127.0.0.1:9/v1")
+    await link.poll()
+    assert link.state is EngineState.STARTING
+    await link.close()
+
+
+async def test_another_server_is_recognised() -> None:
+    async with ScriptedEngine(is_ours=False) as other:
+        link = EngineLink(other.url)
+        await link.poll()
+        assert link.state is EngineState.OTHER
+        assert link.settings is None
+    await link.close()
+
+
+async def test_budget_changes_the_engine_and_a_refusal_is_its_own_words(engine: ScriptedEngine) -> None:
+    link = EngineLink(engine.url)
+    await link.poll()
+    assert await link.set_budget(16) is None
+    assert engine.budget == 16
+    assert link.settings is not None
+    assert link.settings.max_num_batched_tokens == 16
+    assert await link.set_budget(3) == "less than --max-num-seqs 8"
+    assert engine.budget == 16
+    await link.close()
