@@ -82,7 +82,7 @@ def randomize(model: PreTrainedModel, seed: int, *, text_std: float = 0.15) -> N
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             if parameter.dim() >= 2:
-                fan_in = parameter[0].numel()
+                fan_in = parameter.shape[-1] if parameter.dim() == 3 else parameter[0].numel()  # 3: stacked experts
                 std = text_std if "embed" in name or "lm_head" in name else 1.3 / fan_in**0.5
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
 

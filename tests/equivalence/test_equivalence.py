@@ -118,7 +118,8 @@ def test_a_seeded_draw_is_independent_of_company_and_preemption(family: str, ada
     assert thrown_out.stats.num_preemptions_total > 0
     assert together.tokens == alone
     assert thrown_out.tokens == alone
-    other = [request_of(model, p, **(drawing | {"seed": 12})) for p in prompts_of(family)]
+    drawing["seed"] = 12
+    other = [request_of(model, p, **drawing) for p in prompts_of(family)]
     assert generate(model, other, limits(64)).tokens != alone
 
 

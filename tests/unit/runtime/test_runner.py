@@ -1,0 +1,118 @@
+"""Steps executed one by one: images advanced, failed, evicted; requests that fail alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from backend.runtime.runner import Runner, build_runner
+from backend.types import Chunk, EmbedSlice, EncodeSlice, ImageInput, SamplingParams, Step, StepResult
+from tests.unit.runtime.toy import ToyAdapter, image, rows
+
+GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
+
+
+@pytest.fixture
+def adapter() -> ToyAdapter:
+    return ToyAdapter()
+
+
+@pytest.fixture
+def runner(adapter: ToyAdapter) -> Runner:
+    return build_runner(adapter, num_blocks=8, block_size=4)
+
+
+def chunk(request_id: str, *token_ids: int, embeds: tuple[EmbedSlice, ...] = ()) -> Chunk:
+    positions = (range(len(token_ids)),)
+    return Chunk(request_id, 0, token_ids, positions, (0, 1), embeds, True, 0, GREEDY, is_decode=False)
+
+
+def encode(runner: Runner, picture: ImageInput, first: int, num: int) -> StepResult:
+    return runner.execute(Step(0, (), (EncodeSlice(picture, first, num),)))
+
+
+def test_a_step_samples_where_it_is_told(runner: Runner) -> None:
+    quiet = Chunk("quiet", 0, (1, 2), (range(2),), (2,), (), False, 0, GREEDY, is_decode=False)
+    result = runner.execute(Step(7, (chunk("a", 3, 4), quiet, chunk("b", 9))))
+    assert result == StepResult(7, {"a": 5, "b": 10})
+
+
+def test_an_empty_step_is_an_empty_result(runner: Runner) -> None:
+    assert runner.execute(Step(3, ())) == StepResult(3, {})
+
+
+def test_an_image_is_encoded_in_slices_and_its_rows_replace_placeholders(runner: Runner, adapter: ToyAdapter) -> None:
+    picture = image("k", 3, [None, None, None, None, rows(6, 7, 8)])
+    for first, num in ((0, 1), (1, 2), (3, 1)):
+        assert encode(runner, picture, first, num) == StepResult(0, {})
+        assert adapter.num_resumed == first + num
+    result = runner.execute(Step(1, (chunk("a", 15, 15, embeds=(EmbedSlice("k", 1, 0, 2),)),)))
+    assert result.sampled == {"a": 9}, "the last token stands on the image's third row"
+
+
+def test_an_encoder_error_fails_its_image_alone(runner: Runner) -> None:
+    bad = image("bad", 1, [None, RuntimeError("out of\nluck"), rows(1)])
+    good = image("good", 1, [None, rows(4)])
+    step = Step(1, (chunk("text", 1),), (EncodeSlice(bad, 0, 2), EncodeSlice(good, 0, 1)))
+    result = runner.execute(step)
+    assert result.sampled == {"text": 2}
+    assert result.failed_images == {"bad": "the vision encoder failed: RuntimeError: out of"}
+    after = runner.execute(Step(2, (chunk("a", 15, embeds=(EmbedSlice("good", 0, 0, 1),)),)))
+    assert after.sampled == {"a": 5}
+
+
+@pytest.mark.parametrize(
+    ("picture", "first", "num", "reason"),
+    [
+        (image("k", 2, [None, rows(1, 2, 3)]), 0, 1, "gave 3 rows for 2 image placeholders"),
+        (image("k", 1, [None, None, rows(1)]), 1, 1, "never started"),
+        (ImageInput("k", 1, num_slices=2, pixels=[None, None, None, rows(1)]), 0, 2, "more than the 2 slices"),
+        (ImageInput("k", 1, num_slices=3, pixels=[None, rows(1)]), 0, 1, "ended before slice 3"),
+    ],
+)
+def test_an_encoder_that_breaks_its_word_fails_its_image(
+    runner: Runner, picture: ImageInput, first: int, num: int, reason: str
+) -> None:
+    result = encode(runner, picture, first, num)
+    assert list(result.failed_images) == ["k"]
+    assert reason in result.failed_images["k"]
+
+
+def test_a_chunk_without_its_image_fails_alone(runner: Runner) -> None:
+    result = runner.execute(Step(1, (chunk("a", 15, embeds=(EmbedSlice("gone", 0, 0, 1),)), chunk("b", 1))))
+    assert result.sampled == {"b": 2}
+    assert result.failed_requests == {"a": "an image's embeddings are not resident"}
+
+
+def test_evictions_come_first(runner: Runner, adapter: ToyAdapter) -> None:
+    """A resident image is gone; a half encoded one is closed, and may be begun again in the same step."""
+    whole, half = image("whole", 1, [None, rows(1)]), image("half", 1, [None, None, rows(2)])
+    encode(runner, whole, 0, 1)
+    encode(runner, half, 0, 1)
+    assert adapter.closed == ["whole"]
+    again = runner.execute(Step(1, (), (EncodeSlice(half, 0, 2),), evictions=("whole", "half", "unknown")))
+    assert again.failed_images == {}
+    assert adapter.closed == ["whole", "half", "half"]
+    use = [chunk(key, 15, embeds=(EmbedSlice(key, 0, 0, 1),)) for key in ("whole", "half")]
+    result = runner.execute(Step(2, tuple(use)))
+    assert result.sampled == {"half": 3}
+    assert list(result.failed_requests) == ["whole"]
+
+
+def test_logits_that_are_not_numbers_fail_their_request(runner: Runner, adapter: ToyAdapter) -> None:
+    adapter.poisoned_ids = {4}
+    result = runner.execute(Step(1, (chunk("a", 4), chunk("b", 5))))
+    assert result.sampled == {"b": 6}
+    assert result.failed_requests == {"a": "the model's logits are not finite numbers"}
+
+
+def test_close_unwinds_paused_encoders(runner: Runner, adapter: ToyAdapter) -> None:
+    encode(runner, image("k", 1, [None, None, rows(1)]), 0, 1)
+    assert adapter.closed == []
+    runner.close()
+    assert adapter.closed == ["k"]
+
+
+def test_inference_mode_does_not_leak(runner: Runner) -> None:
+    encode(runner, image("k", 1, [None, None, rows(1)]), 0, 1)
+    assert not torch.is_inference_mode_enabled()
