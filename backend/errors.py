@@ -8,7 +8,7 @@ class EngineError(Exception):
 
 
 class Rejected(EngineError):
-    """The request can never be served as it is (HTTP 400). `param` names the offending field, `code` is machine-readable."""
+    """The request can never be served as it is (HTTP 400). `param` names the field, `code` is machine-readable."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
