@@ -93,7 +93,5 @@ class FrameReader:
 def copy_picture(mapping: mmap.mmap, offset: int, stamp: int, shape: tuple[int, int, int]) -> NDArray[np.uint8] | None:
     """The picture at `offset`; None if it was overwritten since it was stamped `stamp`, or meanwhile."""
     start = offset + _HEADER_BYTES
-    if _STAMP.unpack_from(mapping, offset)[0] != stamp:
-        return None
     image = np.frombuffer(mapping, np.uint8, shape[0] * shape[1] * shape[2], start).reshape(shape).copy()
     return image if _STAMP.unpack_from(mapping, offset)[0] == stamp else None
