@@ -4,7 +4,7 @@ import pytest
 
 from backend.sched.policy import POLICIES
 from backend.types import FinishReason
-from tests.unit.sched.builders import BACKGROUND, World, booked, image, request
+from tests.unit.sched.builders import BACKGROUND, World, booked, encoded, image, request
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -49,13 +49,24 @@ def test_background_ages_and_is_served_under_an_endless_stream_of_chats(policy: 
 def test_a_running_background_prompt_ages_too() -> None:
     """It holds a place, but every token goes to chats: that is waiting as well."""
     world = World(max_num_batched_tokens=4, background_aging_steps=10)
-    world.submit(request("camera", 8, max_tokens=1, request_class=BACKGROUND))
-    assert booked(world.step()) == {"camera": 4}
+    world.submit(request("camera", 24, max_tokens=1, request_class=BACKGROUND))
+    for _ in range(5):
+        assert booked(world.step()) == {"camera": 4}
     served: list[bool] = []
     while True not in served:
         world.submit(request(f"chat{len(served)}", 16, max_tokens=1))
         served.append("camera" in booked(world.step()))
     assert len(served) == 10
+
+
+def test_being_encoded_is_being_served() -> None:
+    """A background image of many slices does not age while it gets on."""
+    world = World(background_aging_steps=10, idle_encoder_slices_per_step=1)
+    world.submit(request("camera", image("cat", num_slices=30), request_class=BACKGROUND))
+    for _ in range(15):
+        assert encoded(world.step()) == {"cat": 1}
+    world.submit(request("chat", image("dog")))
+    assert encoded(world.step()) == {"dog": 1}
 
 
 def test_background_gives_way_before_interactive_when_blocks_run_out() -> None:

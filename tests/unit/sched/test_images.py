@@ -84,6 +84,24 @@ def test_the_more_urgent_need_takes_the_room_of_the_less_urgent_one() -> None:
     assert world.answer("camera")[1] is FinishReason.LENGTH
 
 
+def test_an_image_needed_later_takes_no_room_from_a_need_of_now() -> None:
+    world = World(encoder_cache_embeds=12, idle_encoder_slices_per_step=4)
+    world.submit(request("camera", 2, image("cat", num_slices=9), request_class=BACKGROUND))
+    assert encoded(world.step()) == {"cat": 4}
+    world.submit(request("chat", 2, DOG, image("cow")))
+    step = world.step()
+    assert (encoded(step), step.evictions) == ({"dog": 3, "cat": 1}, ())
+
+
+def test_the_least_recently_used_image_goes_first() -> None:
+    world = World(encoder_cache_embeds=12, enable_prefix_caching=False)
+    for request_id, shown in (("a", CAT), ("b", DOG), ("c", CAT)):
+        world.submit(request(request_id, 3, shown))
+        world.run()
+    world.submit(request("d", 3, image("cow")))
+    assert world.step().evictions == ("dog",)
+
+
 def test_a_cancelled_requests_half_encoded_image_is_dropped() -> None:
     world = World(idle_encoder_slices_per_step=1)
     world.submit(request("a", CAT), request("b", 3))

@@ -12,14 +12,13 @@ from tests.unit.sched.builders import BACKGROUND, World, booked, image, request,
 
 
 class YoungestFirst:
-    """Asks in the wrong order on purpose, so that whoever cannot get on is asked before whoever can."""
+    """Asks the running in the wrong order on purpose, so that whoever cannot get on is asked before whoever can."""
 
     name = "youngest-first"
 
     def lanes(self, view: View) -> tuple[Lane, ...]:
-        everybody = view.decodes + view.prefills + view.waiting
-        youngest_first = tuple(sorted(everybody, key=lambda seq: seq.arrival, reverse=True))
-        return (Lane(youngest_first, view.token_budget),)
+        running = sorted(view.decodes + view.prefills, key=lambda seq: seq.arrival, reverse=True)
+        return (Lane((*running, *view.waiting), view.token_budget),)
 
     def observe(self, step: Step, elapsed_s: float) -> None:
         pass
@@ -81,12 +80,39 @@ def test_r3_nobody_is_admitted_while_someone_running_is_short(still_to_do: int, 
     assert has_blocks_for(newcomer, [], [running], pool) is fits
 
 
+def test_r3_cached_blocks_that_a_newcomer_shares_are_no_longer_free() -> None:
+    pool = BlockPool(4, 4)
+    first = sequence(request("first", tuple(range(8))), computed=8, pool=pool)
+    first.table.publish(first.block_keys(2))
+    hit = list(first.table.block_ids)
+    first.table.release()
+    newcomer = sequence(request("new", 16), arrival=1, pool=pool)
+    assert has_blocks_for(newcomer, hit, [], pool)
+    running = sequence(request("running", 4), computed=4, arrival=2, pool=pool)
+    assert not has_blocks_for(newcomer, hit, [running], pool)
+
+
 @pytest.mark.parametrize("policy", ["stall-free", "prefill-first"])
 def test_r3_a_preempted_request_is_not_admitted_again_while_its_blocks_are_missing(policy: str) -> None:
     world = World(policy, num_blocks=8, enable_prefix_caching=False)
     world.submit(request("old", 11, max_tokens=16), request("young", 11, max_tokens=16))
     world.run(max_steps=60)
     assert world.scheduler.stats().num_preemptions_total == 1
+
+
+def test_r3_nobody_joins_in_a_step_that_preempts() -> None:
+    """The young one gives back more than the old one needs: enough for the newcomer, who must not overtake."""
+    world = World(YoungestFirst(), num_blocks=7, enable_prefix_caching=False)
+    world.submit(request("old", 12, max_tokens=16), request("young", 9, max_tokens=16))
+    world.step()
+    world.step()
+    world.submit(request("newcomer", 3))
+    step = world.step()
+    while world.scheduler.stats().num_preemptions_total == 0:
+        step = world.step()
+    assert booked(step) == {"old": 1}
+    served = [chunk.request_id for step in world.run() for chunk in step.chunks if not chunk.is_decode]
+    assert served[0] == "young"
 
 
 def test_r5_an_atomic_image_overshoots_the_soft_budget_but_not_the_hard_bound() -> None:

@@ -37,6 +37,8 @@ def test_prefill_first_holds_it_up() -> None:
     assert booked(world.step()) == {"report": 64}
     assert booked(world.step()) == {"report": 36}
     assert booked(world.step()) == {"chat": 1, "report": 1}
+    world.submit(request("small", 3))
+    assert booked(world.step()) == {"small": 3}, "no decode beside a prompt, although there is room"
 
 
 def test_requests_join_and_leave_at_any_step() -> None:
