@@ -1,0 +1,163 @@
+"""The page in a real browser, on the real product: the demo clip, the detector, a tiny engine, the store."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.browser import DESKTOP, PHONE, sideways_overflow, visit
+from tests.e2e.product import Product
+
+pytestmark = pytest.mark.browser
+
+LONG_MS = 60_000
+SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+
+
+@pytest.fixture(scope="module")
+def product(small_engine: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    with Product(*small_engine, home=tmp_path_factory.mktemp("home")) as product:
+        yield product
+
+
+@SIZES
+def test_everything_a_person_gets(product: Product, chromium: Browser, size: tuple[int, int], tmp_path: Path) -> None:
+    with visit(chromium, product.page, size) as page:
+        picture_moves(page)
+        caption_stands_beside_its_picture(page)
+        chat_answers_while_captions_go_on(page)
+        strip_shows_the_engine_s_steps(page)
+        assert sideways_overflow(page) <= 0
+        page.screenshot(path=tmp_path / "page.png", full_page=True)
+
+
+def picture_moves(page: Page) -> None:
+    figure = page.locator("[data-camera=bikes]")
+    expect(figure.locator(".state")).to_have_text("Live", timeout=LONG_MS)
+    expect(figure).to_have_attribute("data-seq", re.compile(r"\d+"), timeout=LONG_MS)
+    first = figure.get_attribute("data-seq")
+    expect(figure).not_to_have_attribute("data-seq", first or "")
+    assert page.evaluate("document.querySelector('.cam-frame img').naturalWidth") > 0
+    # A person's box lies inside the picture.
+    box = page.locator(".cam-box").first
+    expect(box).to_be_visible(timeout=LONG_MS)
+
+
+def caption_stands_beside_its_picture(page: Page) -> None:
+    card = page.locator(".card[data-state=ok]").first
+    expect(card).to_be_visible(timeout=LONG_MS)
+    expect(card.locator(".card-text")).not_to_be_empty()
+    expect(card.locator(".card-foot")).to_contain_text("from glass to caption")
+    expect(card.locator(".card-foot")).to_contain_text("first word after")
+    picture = card.locator("img")
+    picture.scroll_into_view_if_needed()
+    page.wait_for_function("image => image.complete && image.naturalWidth > 0", arg=picture.element_handle())
+
+
+def chat_answers_while_captions_go_on(page: Page) -> None:
+    box = page.get_by_label("Message")
+    box.fill("What do you see?")
+    box.press("Enter")
+    expect(page.locator(".turn.mine")).to_have_text("What do you see?")
+    answer = page.locator(".turn.theirs")
+    expect(answer).to_have_attribute("data-state", "ok", timeout=LONG_MS)
+    expect(answer.locator(".turn-text")).not_to_be_empty()
+    expect(answer.locator(".turn-foot")).to_contain_text("tokens/s")
+    expect(box).to_have_value("")
+
+
+def strip_shows_the_engine_s_steps(page: Page) -> None:
+    expect(page.locator(".ww-engine .state")).to_have_text("Engine running")
+    page.wait_for_function("Number(document.querySelector('.strip-plot canvas').dataset.columns) > 20")
+    drawn = page.evaluate(
+        """() => {
+          const canvas = document.querySelector('.strip-plot canvas');
+          const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+          const seen = new Set();
+          for (let i = 0; i < data.length; i += 4) {
+            if (data[i + 3] === 255) seen.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);
+          }
+          const color = (name) => {
+            const probe = document.createElement('i');
+            probe.style.color = `var(--${name})`;
+            document.body.append(probe);
+            const rgb = getComputedStyle(probe).color.match(/\\d+/g).join(',');
+            probe.remove();
+            return rgb;
+          };
+          return ['decode', 'prefill', 'encode'].filter((name) => seen.has(color(name)));
+        }"""
+    )
+    assert "decode" in drawn
+
+
+def test_the_slider_changes_the_engine_s_budget_at_once(product: Product, chromium: Browser) -> None:
+    with visit(chromium, product.page, DESKTOP) as page:
+        slider = page.get_by_label("Token budget")
+        expect(slider).to_be_enabled(timeout=LONG_MS)
+        slider.focus()
+        slider.press("Home")
+        expect(page.locator(".budget output")).to_have_text("8 tokens")
+        product.until(lambda: _budget(product) == 8)
+        slider.press("End")
+        product.until(lambda: _budget(product) > 8)
+        expect(page.locator(".budget output")).to_have_text(f"{_budget(product)} tokens")
+
+
+def test_dark_and_light_follow_the_system_and_a_person_s_choice_is_kept(product: Product, chromium: Browser) -> None:
+    with visit(chromium, product.page, PHONE, dark=True) as page:
+        expect(page.locator("body.body--dark")).to_be_attached()
+        page.get_by_label("Light or dark").click()
+        expect(page.locator("body.body--light")).to_be_attached()
+        page.reload()
+        expect(page.locator("body.body--light")).to_be_attached()
+
+
+def test_a_new_conversation_forgets_and_an_answer_can_be_stopped(product: Product, chromium: Browser) -> None:
+    with visit(chromium, product.page, DESKTOP) as page:
+        page.get_by_label("Message").fill("Tell me a long story.")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".turn.theirs")).to_have_count(1)
+        stop = page.get_by_role("button", name="Stop")
+        if stop.is_visible():
+            stop.click()
+        expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=LONG_MS)
+        expect(page.locator(".turn.theirs")).to_have_attribute("data-state", re.compile("stopped|ok"))
+        page.get_by_role("button", name="New conversation").click()
+        expect(page.locator(".turn")).to_have_count(0)
+        expect(page.locator(".talk .void")).to_be_visible()
+
+
+def test_a_restarted_app_opens_with_the_events_of_before(product: Product, chromium: Browser) -> None:
+    with visit(chromium, product.page, DESKTOP) as page:
+        expect(page.locator(".card[data-state=ok]").first).to_be_visible(timeout=LONG_MS)
+        event = page.locator(".card[data-state=ok]").first.get_attribute("data-event")
+    app = product.child("ui.cli app")
+    assert app is not None
+    os.kill(app, signal.SIGKILL)
+    product.until(lambda: product.child("ui.cli app") not in (None, app))
+    product.until(lambda: _answers(f"{product.page}/healthz"), 60.0)
+    with visit(chromium, product.page, DESKTOP) as page:
+        card = page.locator(f"[data-event='{event}']")
+        expect(card).to_have_attribute("data-state", "ok")
+        picture = httpx.get(f"{product.page}/events/{event}.jpg")
+        assert picture.headers["content-type"] == "image/jpeg"
+        assert len(picture.content) < len(httpx.get(f"{product.page}/events/{event}.jpg?full=true").content)
+
+
+def _budget(product: Product) -> int:
+    return httpx.get(f"{product.api}/engine/steps?limit=1").json()["max_num_batched_tokens"]
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=2.0).status_code == 200
+    except httpx.HTTPError:
+        return False

@@ -1,0 +1,106 @@
+"""The page before another backend, slow and scripted: words one by one, failures as states, none of them as text."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.e2e.browser import DESKTOP, PHONE, sideways_overflow, visit
+from tests.e2e.product import Product
+from tests.unit.pipeline.scripted_server import Refusal, ScriptedServer, Step, Words
+
+pytestmark = pytest.mark.browser
+
+LONG_MS = 60_000
+SLOWLY = Words(tuple(f"word{n} " for n in range(12)), pause_s=0.25)
+REFUSED = Refusal(400, "this model reads no pictures")
+
+
+class Backend:
+    """A scripted server on a thread of its own; `answers` sets what it does from now on."""
+
+    def __init__(self) -> None:
+        self._server = ScriptedServer([SLOWLY])
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def answers(self, step: Step) -> None:
+        self._server.script = [step]
+
+    def __enter__(self) -> Backend:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._server.__aenter__(), self._loop).result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.__aexit__(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    with Backend() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def product(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    with Product(f"--base-url={backend.url}", home=tmp_path_factory.mktemp("home")) as product:
+        yield product
+
+
+def test_a_caption_streams_in_beside_its_frame(product: Product, backend: Backend, chromium: Browser) -> None:
+    backend.answers(SLOWLY)
+    with visit(chromium, product.page, DESKTOP) as page:
+        page.wait_for_selector(".card[data-state=streaming]", timeout=LONG_MS)
+        card = page.locator(".card[data-state=streaming]").first
+        event = card.get_attribute("data-event")
+        card = page.locator(f"[data-event='{event}']")
+        lengths = []
+        while card.get_attribute("data-state") == "streaming":
+            lengths.append(len(card.locator(".card-text").text_content() or ""))
+            page.wait_for_timeout(150)
+        assert len(set(lengths)) >= 4, f"the words came at once: {lengths}"
+        assert lengths == sorted(lengths)
+        expect(card).to_have_attribute("data-state", "ok")
+        assert page.evaluate(f"document.querySelector('[data-event=\"{event}\"] img').naturalWidth") > 0
+
+
+def test_another_server_is_said_to_be_one(product: Product, chromium: Browser) -> None:
+    with visit(chromium, product.page, PHONE) as page:
+        expect(page.locator(".ww-engine .state")).to_have_text("Backend answering", timeout=LONG_MS)
+        expect(page.locator(".strip-note")).to_contain_text("not Watchword's engine")
+        expect(page.get_by_label("Token budget")).to_be_disabled()
+        assert sideways_overflow(page) <= 0
+
+
+def test_what_fails_is_a_state_and_not_a_text(product: Product, backend: Backend, chromium: Browser) -> None:
+    backend.answers(REFUSED)
+    with visit(chromium, product.page, DESKTOP) as page:
+        card = page.locator(".card[data-state=failed]").first
+        expect(card).to_be_visible(timeout=LONG_MS)
+        expect(card.locator(".state")).to_have_text("Not described")
+        expect(card.locator(".card-text")).to_be_empty()
+        expect(card.locator(".card-foot")).to_contain_text(REFUSED.message)
+        page.get_by_label("Message").fill("Hello?")
+        page.get_by_label("Message").press("Enter")
+        answer = page.locator(".turn.theirs")
+        expect(answer).to_have_attribute("data-state", "failed")
+        expect(answer.locator(".turn-text")).to_be_empty()
+        expect(answer.locator(".turn-foot")).to_contain_text(REFUSED.message)
+    backend.answers(SLOWLY)
+    with visit(chromium, product.page, DESKTOP) as page:
+        page.get_by_label("Message").fill("Slowly, please.")
+        page.get_by_label("Message").press("Enter")
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator(".turn.theirs")).to_have_attribute("data-state", "stopped")
+        expect(page.get_by_role("button", name="Send")).to_be_visible()
