@@ -66,11 +66,13 @@ class Tracker:
         )
 
     def update(self, detection: Detection, now_s: float) -> tuple[Track, ...]:
-        """The tracks matched in this frame, tentative ones (`num_hits` 1) included; `now_s` is the gate's clock."""
+        """The tracks matched in this frame, tentative ones (`num_hits` 1) included; `now_s` is the gate's clock.
+
+        ByteTrack moves whatever it could not match from its tracked to its lost tracks, so the tracked are the matched.
+        """
         self._forget(now_s)
         self._bytetrack.update(_Boxes.of(detection.boxes))
-        matched = [t for t in self._bytetrack.tracked_stracks if t.frame_id == self._bytetrack.frame_id]
-        return tuple(self._track(strack, detection, now_s) for strack in matched)
+        return tuple(self._track(strack, detection, now_s) for strack in self._bytetrack.tracked_stracks)
 
     def _track(self, strack: STrack, detection: Detection, now_s: float) -> Track:
         _, num_hits = self._seen.get(strack.track_id, (now_s, 0))

@@ -64,7 +64,7 @@ async def watch(weights: Path, clip: Path, data_dir: Path, until_s: float) -> li
             await pipeline.start()
             await asyncio.wait_for(pipeline.wait_ended(), 280)
             [camera] = pipeline.status().cameras
-            assert camera.num_detected > 100, "5 a second were looked at"
+            assert camera.num_detected > 70, "5 a second were looked at"
         finally:
             await pipeline.stop()
             writer.close()
@@ -75,8 +75,8 @@ async def watch(weights: Path, clip: Path, data_dir: Path, until_s: float) -> li
 
 
 def check_visits(lines: list[dict[str, object]], visits: list[tuple[float, float]]) -> None:
-    assert {line["status"] for line in lines} == {"ok"}
-    assert {line["caption"] for line in lines} == {"A man stands."}
+    assert {line["status"] for line in lines} <= {"ok"}
+    assert {line["caption"] for line in lines} <= {"A man stands."}
     at = [float(str(line["pts_s"])) for line in lines]
     for start, end in visits:
         inside = [line for line, t in zip(lines, at, strict=True) if start - SLACK_S <= t <= end + SLACK_S]
@@ -87,18 +87,21 @@ def check_visits(lines: list[dict[str, object]], visits: list[tuple[float, float
 
 
 @pytest.mark.clips
-async def test_the_first_two_visits_are_told_and_nothing_else(weights: Path, clips: Path, tmp_path: Path) -> None:
-    lines = await watch(weights, clips / ROOM, tmp_path, until_s=48.0)
+async def test_the_first_visits_are_told_and_nothing_else(weights: Path, clips: Path, tmp_path: Path) -> None:
+    lines = await watch(weights, clips / ROOM, tmp_path, until_s=26.0)
     check_visits(lines, VISITS[:2])
-    assert len(lines) <= 6, "a visit of 20 s is worth three captions"
+    assert len(lines) <= 4, "a visit of 12 s is worth two captions"
 
 
 @pytest.mark.clips
 async def test_cars_are_nobody(weights: Path, clips: Path, tmp_path: Path) -> None:
-    assert await watch(weights, clips / CARS, tmp_path, until_s=1e9) == []
+    assert await watch(weights, clips / CARS, tmp_path, until_s=16.0) == []
 
 
 @pytest.mark.clips
 @pytest.mark.long
-async def test_all_six_visits_are_told_and_nothing_else(weights: Path, clips: Path, tmp_path: Path) -> None:
-    check_visits(await watch(weights, clips / ROOM, tmp_path, until_s=1e9), VISITS)
+@pytest.mark.parametrize(("clip", "visits"), [(ROOM, VISITS), (CARS, [])])
+async def test_whole_clips(
+    weights: Path, clips: Path, tmp_path: Path, clip: str, visits: list[tuple[float, float]]
+) -> None:
+    check_visits(await watch(weights, clips / clip, tmp_path, until_s=1e9), visits)

@@ -140,6 +140,20 @@ async def test_a_paced_camera_drops_what_the_detector_cannot_take_and_counts_it(
     assert camera.num_unseen + camera.num_detected == 100, "5 of 10 frames a second were due, 20 s long"
 
 
+async def test_a_costly_detector_is_asked_less_often() -> None:
+    def costly(f: Frame) -> Sequence[Box]:
+        started = time.thread_time()
+        while time.thread_time() - started < 0.1:
+            pass
+        return ()
+
+    source = ListSource(frames(40), every_s=0.005)
+    async with running([source], RuleDetector(costly), ScriptedCaptioner(), realtime=True) as run:
+        await asyncio.wait_for(run.pipeline.wait_ended(), SOON)
+        [camera] = run.pipeline.status().cameras
+    assert camera.num_detected + camera.num_unseen < 190, "5 a second would have been 200; 0.1 s each affords 4"
+
+
 async def test_a_backend_that_refuses_fails_events_and_nothing_else() -> None:
     captioner = ScriptedCaptioner(CaptionError("http://x answered 404: no such model", retryable=False))
     async with running([ListSource(frames(25))], RuleDetector(somebody), captioner) as run:

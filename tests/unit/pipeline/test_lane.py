@@ -1,0 +1,42 @@
+"""What a lane tells while its request is tried and tried again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pipeline.captioner import OpenAICaptioner
+from pipeline.config import PipelineConfig, RetryConfig
+from pipeline.events import EventStatus, Reason
+from pipeline.feed import CaptionDelta, EventEnded, Feed
+from pipeline.lane import CaptionLane
+from pipeline.ledger import Ledger
+from tests.unit.pipeline.fakes import job
+from tests.unit.pipeline.scripted_server import Refusal, ScriptedServer, Words
+
+
+async def test_after_a_broken_stream_only_what_is_new_is_told() -> None:
+    script = [Words(words=("A man ", "stan"), breaks=True), Refusal(503), Words(words=("A m", "an stands", " still."))]
+    retry, feed, sent = RetryConfig(delays_s=(0.01, 0.01)), Feed(), list[str]()
+    async with ScriptedServer(script) as server:
+        captioner = OpenAICaptioner(PipelineConfig("none.pt", server.url, model="m", retry=retry))
+        ledger = Ledger(store=None, jsonl=None, feed=feed, on_kept=lambda _: None)
+        lane = CaptionLane(captioner, ledger, feed, retry, lambda event_id, _: sent.append(event_id))
+        ledger.start()
+        with feed.subscribe() as news:
+            running = asyncio.create_task(lane.run())
+            lane.submit(job("e1", [1], Reason.NEW_TRACK))
+            told = []
+            async for item in news:
+                told.append(item)
+                if isinstance(item, EventEnded):
+                    break
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await ledger.close()
+        await captioner.close()
+    deltas = [item.text for item in told if isinstance(item, CaptionDelta)]
+    assert deltas == ["A man ", "stan", "ds", " still."]
+    assert isinstance(told[-1], EventEnded)
+    event = told[-1].event
+    assert (event.status, event.caption) == (EventStatus.OK, "A man stands still.")
+    assert sent == ["e1"] * 3
