@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import ipaddress
 import logging
 import os
 import signal
@@ -69,6 +70,8 @@ def serve(config: EngineConfig) -> int:
         path, notice = _find_model(config)
         service = build_service(config, path, _say)
         _say(f"Settings: {service.config.describe()}")
+        if not config.api_key and not _is_loopback(listener.getsockname()[0]):
+            _say("Warning: everyone who reaches this machine can use this server; --api-key asks them for a key")
         if notice:
             _say(notice)
         return _run(service, listener)
@@ -132,6 +135,10 @@ def _notice(card: Path) -> str:
     """The terms of the demo model's weights, as its card states them, on one line."""
     terms = card.read_text(encoding="utf-8").partition("## Terms\n")[2].partition("\n## ")[0]
     return "About the demo model: " + " ".join(terms.replace("**", "").split())
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _settle_threads() -> None:

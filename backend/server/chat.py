@@ -7,7 +7,6 @@ them: every path out of here closes the reply, which cancels it in the engine un
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
@@ -82,10 +81,9 @@ async def finished_before_disconnect(http: Request, work: Coroutine[Any, Any, No
         working.result()
         return True
     finally:
-        for task in (working, leaving):
-            task.cancel()
-            with contextlib.suppress(BaseException):
-                await task
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 async def _disconnected(http: Request) -> None:

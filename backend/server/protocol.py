@@ -65,6 +65,12 @@ _UNSUPPORTED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
 }
 """The same for one message; a reply that a client sends back as it came carries most of them as null."""
 
+_MAX_UNKNOWN_NAMES = 100
+"""So many names are logged; a client that makes up new ones fills neither memory nor log."""
+
+_MAX_FAULT_LEN = 200
+"""A fault may quote a wrong tag; it is not to carry a payload back."""
+
 _unknown_seen: set[str] = set()
 
 
@@ -146,7 +152,7 @@ def _check_extra(body: _Body, unsupported: dict[str, tuple[Any, ...]], prefix: s
         if name in unsupported:
             if value not in unsupported[name]:
                 raise Rejected(f"{prefix}{name} is not supported", param=prefix + name, code="unsupported_parameter")
-        elif name not in _LABELS and name not in _unknown_seen:
+        elif name not in _LABELS and name not in _unknown_seen and len(_unknown_seen) < _MAX_UNKNOWN_NAMES:
             _unknown_seen.add(name)
             log.warning("requests carry an unknown field, which is ignored: %.64r", name)
 
@@ -157,7 +163,9 @@ def _refusal(error: ValidationError) -> Rejected:
     if fault["type"] == "json_invalid":
         return Rejected(f"the request body is not valid JSON: {fault.get('ctx', {}).get('error')}", code="invalid_json")
     param = _field_path(fault["loc"])
-    return Rejected(f"{param or 'the request body'}: {fault['msg']}", param=param or None, code="invalid_value")
+    return Rejected(
+        f"{param or 'the request body'}: {fault['msg'][:_MAX_FAULT_LEN]}", param=param or None, code="invalid_value"
+    )
 
 
 def _field_path(location: tuple[int | str, ...]) -> str:

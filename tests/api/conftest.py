@@ -99,10 +99,23 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
         yield start
 
 
+@contextmanager
+def live_checkpoint(path: Path) -> Iterator[Live]:
+    """A live server on a checkpoint, loaded as `serve` loads it; its model is called `tiny`."""
+    config = EngineConfig(model=str(path), served_model_name="tiny", device="cpu", max_model_len=512)
+    with live(build_service(config, str(path), lambda line: None)) as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def llama(checkpoint: Callable[[str], Path]) -> Iterator[Live]:
-    """A live server on a tiny random Llama, loaded as `serve` loads it."""
-    path = str(checkpoint("llama"))
-    config = EngineConfig(model=path, served_model_name="tiny", device="cpu", max_model_len=512)
-    with live(build_service(config, path, lambda line: None)) as server:
+    """A tiny random text model."""
+    with live_checkpoint(checkpoint("llama")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def vision(checkpoint: Callable[[str], Path]) -> Iterator[Live]:
+    """A tiny random vision-language model, of the demo model's family."""
+    with live_checkpoint(checkpoint("fast_vlm")) as server:
         yield server

@@ -11,7 +11,7 @@ import openai
 import pytest
 from PIL import Image
 
-from tests.api.conftest import Scripted
+from tests.api.conftest import Live, Scripted
 from tests.api.scripted import NUM_EMBEDS, ScriptedAdapter
 
 Start = Callable[..., Scripted]
@@ -99,3 +99,21 @@ def test_only_users_send_images(scripted: Start, role: str) -> None:
     messages: Any = [{"role": role, "content": [picture(data_uri("red"))]}, {"role": "user", "content": "hi"}]
     with pytest.raises(openai.BadRequestError, match="only user messages"):
         client.chat.completions.create(model="scripted", messages=messages)
+
+
+def test_a_real_model_sees_the_difference(vision: Live) -> None:
+    client = vision.openai()
+
+    def ask(color: str) -> tuple[str | None, int]:
+        messages: Any = [{"role": "user", "content": [picture(data_uri(color)), text("What is it?")]}]
+        reply = client.chat.completions.create(model="tiny", messages=messages, temperature=0.0, max_tokens=24)
+        assert reply.usage
+        return reply.choices[0].message.content, reply.usage.prompt_tokens
+
+    red, blue = ask("red"), ask("blue")
+    assert red == ask("red")
+    assert red[0] != blue[0]
+    assert red[1] == blue[1]
+    with vision.http() as http:
+        steps = http.get("/engine/steps").json()["steps"]
+    assert sum(step["encoder_slices"] for step in steps) > 0
