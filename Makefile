@@ -34,3 +34,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else "watchword needs Python 3.11 or newer, and this is %d.%d: name another one with PYTHON=…" % v[:2])'
 	@echo "Making the environment $(VENV) with $$($(PYTHON) --version) …"
 	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip  # a recent one resumes broken downloads

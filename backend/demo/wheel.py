@@ -15,7 +15,7 @@ from pathlib import Path
 
 POLL_S = 0.1
 RESUME_RETRIES = 5
-UNREACHABLE = re.compile(r"connection broken by .*?host='([^']+)'")
+UNREACHABLE = re.compile(r"connection broken by (?:.*\[Errno -?\d+\] ([^'\")]+))?")
 CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
@@ -66,6 +66,6 @@ def _reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     if unreachable := UNREACHABLE.findall(output):
-        return f"pip cannot connect to {unreachable[-1]}."
+        return f"pip cannot connect to the package index: {unreachable[-1] or 'no answer'}."
     reason = (errors or lines or ["pip failed and said nothing"])[-1]
     return CREDENTIALS.sub("//…@", f"pip says: {reason}").rstrip(".") + "."

