@@ -112,6 +112,6 @@ class Perception:
 
     def _slow_down(self, cost_s: float) -> None:
         self._cost_s = cost_s if self._cost_s is None else self._cost_s + COST_WEIGHT * (cost_s - self._cost_s)
-        paced = [camera for camera in self._cameras if camera.paced]
+        paced = [camera for camera in self._cameras if camera.paced and not camera.is_over]
         for camera in paced:
             camera.sampler.fps = affordable_fps(self._cost_s, len(paced), self._config.detector_fps)

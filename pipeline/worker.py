@@ -11,22 +11,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from camera_sources.base import Source, SourceState, SourceStatus
+from camera_sources.base import Source, SourceState
 from camera_sources.images import ImagesSource
 from camera_sources.open import open_source
 from pipeline.camera import Camera
 from pipeline.captioner import Captioner, OpenAICaptioner
 from pipeline.config import CameraConfig, GateConfig, PipelineConfig
 from pipeline.detector import Detector, YoloDetector
-from pipeline.events import CaptionJob, Event, EventStatus
+from pipeline.events import CaptionJob, Event
 from pipeline.feed import CameraChanged, Feed
 from pipeline.jsonl import JsonlWriter
 from pipeline.lane import CaptionLane
 from pipeline.ledger import Archive, Ledger
 from pipeline.perception import Perception
 from pipeline.reader import Reader
+from pipeline.status import CameraReading, PipelineReading
 
 log = logging.getLogger(__name__)
 
@@ -37,28 +38,6 @@ THREAD_S = 2.5  # longest wait for a thread at stop
 
 class PipelineError(Exception):
     """The pipeline broke and has to be started anew. One line."""
-
-
-@dataclass(frozen=True, slots=True)
-class CameraReading:
-    """One camera's counters: frames looked at, frames pushed out unseen, selections waiting, event in flight."""
-
-    camera_id: str
-    source: SourceStatus
-    detector_fps: float
-    num_detected: int
-    num_unseen: int
-    num_queued: int
-    in_flight: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineReading:
-    """Where the pipeline stands. `failure` is one line once it broke."""
-
-    cameras: tuple[CameraReading, ...]
-    num_by_status: dict[EventStatus, int]
-    failure: str | None
 
 
 def open_camera(config: CameraConfig) -> Source:
