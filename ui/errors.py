@@ -28,6 +28,12 @@ def is_users(error: Exception) -> bool:
 
 def say(error: BaseException) -> str:
     """One line for `error`. An OpenAI error body's own message wins over the client's wrapping of it."""
+    if type(error).__name__ == "APIConnectionError":  # whose own words are "Connection error."
+        return (
+            f"the backend does not answer ({say(error.__cause__)})"
+            if error.__cause__
+            else "the backend does not answer"
+        )
     body = getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
     line = " ".join(redact(str(message or error) or type(error).__name__).split())

@@ -39,8 +39,9 @@ async def until_signal(work: Coroutine[None, None, int]) -> int | None:
     told = asyncio.Event()
 
     def tell() -> None:
-        told.set()
-        task.cancel()
+        if not told.is_set():  # once: a second signal must not interrupt the cleaning up
+            told.set()
+            task.cancel()
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(signum, tell)

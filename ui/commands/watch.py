@@ -87,7 +87,7 @@ def watch(
         cache_dir=cache_dir,
     )
     os.environ["OMP_NUM_THREADS"] = "1"  # the detector's, in this process; the engine gets its own
-    echo = echo_for(sources, pipeline.api_key)
+    echo = echo_for(sources, pipeline.api_key, but="INFO watchword.server")  # its line per request; ours say as much
     supervisor = None if base_url else Supervisor([backend_child(engine, HOST, port)], echo=echo)
     ended = asyncio.run(until_signal(_watch(supervisor, pipeline, cameras, jsonl)))
     return INTERRUPTED if ended is None else ended

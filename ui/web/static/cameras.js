@@ -60,7 +60,7 @@ function drawBoxes(layer, camera) {
   layer.replaceChildren(...boxes);
 }
 
-const age = (seconds) => (seconds < 10 ? `${Math.round(seconds * 1000)} ms` : `${Math.round(seconds)} s`);
+const age = (seconds) => (seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`);
 
 function people(camera) {
   if (camera.seq === null) return "";

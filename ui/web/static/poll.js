@@ -1,14 +1,13 @@
 // Ask the server again and again, never twice at once, and rest while nobody looks.
 export async function poll(interval, ask) {
   for (;;) {
-    if (!document.hidden) {
-      try {
-        await ask();
-      } catch {
-        // The server is away; the page's own notice says so, and the next turn asks again.
-      }
+    let pause = interval;
+    try {
+      if (!document.hidden) await ask();
+    } catch {
+      pause = 2000; // the server is away, and the page's own notice says so
     }
-    await new Promise((resolve) => setTimeout(resolve, interval));
+    await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }
 

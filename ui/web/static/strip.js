@@ -61,7 +61,7 @@ export class Strip {
     const timed = steps.filter((step) => step.decode_tokens > 0);
     this.ceiling = ease(this.ceiling, niceCeiling(Math.max(1, ...timed.map((step) => step.elapsed_ms))));
     const y = (ms) => plot.lineBottom - (Math.min(ms, this.ceiling) / this.ceiling) * (plot.lineBottom - plot.lineTop);
-    this.gridLine(g, y(this.ceiling), `${this.ceiling} ms`, plot, color);
+    this.gridLine(g, y(this.ceiling), this.ceiling < 1000 ? `${this.ceiling} ms` : `${this.ceiling / 1000} s`, plot, color);
     this.gridLine(g, y(0), "0", plot, color);
     g.strokeStyle = color("itl");
     g.lineWidth = 1.4;

@@ -1,0 +1,97 @@
+"""What `bench` and `tune` ask for alike: their common options, lists of numbers, files that can be written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ui.commands.engine_flags import default
+from ui.errors import UsageError
+
+BaseUrl = Annotated[str, typer.Option(metavar="URL", help="The server to measure, ending in /v1.")]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help=f"The model to ask. {default('the first the server lists')}", show_default=False),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        envvar="WATCHWORD_API_KEY",
+        show_envvar=False,
+        help=f"The server's key, if it asks for one. Also read from WATCHWORD_API_KEY. {default('none')}",
+        show_default=False,
+    ),
+]
+Rate = Annotated[
+    float,
+    typer.Option(metavar="X", min=0.001, help="Long documents per second; they arrive whether or not others wait."),
+]
+MixName = Annotated[
+    str, typer.Option(metavar="MIX", help="Lengths of the documents: rag, openchat, arxiv or chat, short to long.")
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the same load.")]
+JsonOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--json", metavar="OUT", help=f"File for the report. {default('standard output')}", show_default=False
+    ),
+]
+PngOut = Annotated[
+    Path | None,
+    typer.Option("--png", metavar="OUT", help=f"File for a picture of it. {default('none')}", show_default=False),
+]
+
+
+def numbers(flag: str, text: str, *, at_least: int = 1) -> tuple[int, ...]:
+    """`1,2,4` as numbers; raises `UsageError`."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < at_least or len(set(found)) < len(found):
+        raise UsageError(f"{flag} {text}: it takes a number from {at_least} on, or several unlike ones, such as 1,2,4")
+    return found
+
+
+def require_writable(*outputs: Path | None) -> None:
+    """Raise `UsageError` for an output that could not be written once everything is measured."""
+    for path in outputs:
+        if path is None:
+            continue
+        folder = path.expanduser().resolve().parent
+        if not folder.is_dir():
+            raise UsageError(f"{path}: there is no folder {folder}")
+        if path.expanduser().is_dir():
+            raise UsageError(f"{path} is a folder; name a file")
+        target = path.expanduser() if path.expanduser().exists() else folder
+        if not os.access(target, os.W_OK):
+            raise UsageError(f"{path}: it cannot be written (permission denied)")
+
+
+def write_report(report: dict[str, Any], path: Path | None) -> None:
+    """The report as JSON into `path`, or as one line on standard output."""
+    if path is None:
+        typer.echo(json.dumps(report))
+        return
+    path.expanduser().write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """This machine's processor and how many of it there are."""
+    name = ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return {
+        "cpu": name,
+        "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
