@@ -193,11 +193,14 @@ class EngineConfig:
         return max(floor, self.max_num_batched_tokens or 0, max_embeds_per_image)
 
     def describe(self) -> str:
-        """All settings in one line, secrets redacted."""
+        """All settings in one line: secrets redacted, and left out where there is none."""
         shown = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            shown.append(f"{field.name}={'***' if field.metadata['secret'] and value else value}")
+            if not field.metadata["secret"]:
+                shown.append(f"{field.name}={value}")
+            elif value:
+                shown.append(f"{field.name}=***")
         return " ".join(shown)
 
 
