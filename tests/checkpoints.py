@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     FastVlmConfig,
@@ -29,6 +28,8 @@ from transformers import (
     SmolVLMProcessor,
     SmolVLMVideoProcessor,
 )
+
+from tests.weights import randomize
 
 CORPUS = """A camera that puts what it watches into words, on an engine that never lets a camera stall a chat.
 The engine spends a budget of tokens in every step: first one token for each running answer, then pieces of prompts.
@@ -74,17 +75,6 @@ def build_tokenizer(
         pad_token="<|endoftext|>",
         chat_template=template,
     )
-
-
-def randomize(model: PreTrainedModel, seed: int, *, text_std: float = 0.15) -> None:
-    """Deterministic weights: matrices of the text model normal with `text_std`, norms left at one."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
-            if parameter.dim() >= 2:
-                fan_in = parameter.shape[-1] if parameter.dim() == 3 else parameter[0].numel()  # 3: stacked experts
-                std = text_std if "embed" in name or "lm_head" in name else 1.3 / fan_in**0.5
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
 
 
 TEXT_SHAPE: dict[str, Any] = {

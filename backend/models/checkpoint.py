@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig
@@ -61,18 +62,20 @@ class Checkpoint:
 def open_checkpoint(model: str, *, device: str, dtype: str, families: tuple[str, ...]) -> Checkpoint:
     """Read and check the config of `model`. Raises `ModelLoadError`; reads no weights."""
     target = _resolve_device(device)
-    local_files_only = _must_be_local(model)
+    path = Path(model).expanduser()
+    source = str(path) if path.is_dir() else model
+    local_files_only = path.is_dir() or not _is_hub_reachable()
     try:
-        raw, _ = PreTrainedConfig.get_config_dict(model, local_files_only=local_files_only)
+        raw, _ = PreTrainedConfig.get_config_dict(source, local_files_only=local_files_only)
     except Exception as error:
         raise ModelLoadError(_not_found(model, local_files_only, error)) from error
     family = raw.get("model_type")
     if family not in families:
         what = f"is of family {family!r}" if family else "has no config.json that names its family (model_type)"
         raise ModelLoadError(f"model {model!r} {what}; supported are: {', '.join(sorted(families))}")
-    config = _load_part(model, local_files_only, AutoConfig.from_pretrained, {})
+    config = _load_part(source, local_files_only, AutoConfig.from_pretrained, {})
     _refuse_batch_dependent_rope(model, config.get_text_config())
-    return Checkpoint(model, config, target, _resolve_dtype(dtype, target), local_files_only)
+    return Checkpoint(source, config, target, _resolve_dtype(dtype, target), local_files_only)
 
 
 def _load_part(source: str, local_files_only: bool, loader: Callable[..., T], options: Mapping[str, Any]) -> T:
@@ -101,32 +104,31 @@ def _resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def _must_be_local(model: str) -> bool:
-    """Whether `model` can only be on this machine: it is a directory, or the hub does not answer.
+def _is_hub_reachable() -> bool:
+    """Whether it is worth asking the hub: without this an offline machine spends half a minute on its client's retries.
 
-    Without this question an offline machine would spend half a minute on the hub client's retries. Behind a proxy the
-    question cannot be asked directly, and the hub client is left to find out.
+    Behind a proxy the question cannot be asked directly, and the client is left to find out.
     """
-    if Path(model).expanduser().is_dir():
-        return True
-    if urllib.request.getproxies():
-        return False
-    from huggingface_hub.constants import ENDPOINT
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 
-    url = urllib.request.Request(ENDPOINT)
-    host, _, port = url.host.partition(":")
-    try:
-        socket.create_connection((host, int(port or (443 if url.type == "https" else 80))), timeout=3.0).close()
-    except OSError:
+    if HF_HUB_OFFLINE:
+        return False
+    if not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies()):
         return True
-    return False
+    url = urlsplit(ENDPOINT)
+    try:
+        address = (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
+        socket.create_connection(address, timeout=3.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def _not_found(model: str, local_files_only: bool, error: Exception) -> str:
-    path = Path(model)
+    path = Path(model).expanduser()
     if path.is_dir():
         return f"model {model!r}: the directory has no readable config.json"
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
+    if path.is_absolute() or model.startswith(".") or model.count("/") > 1:
         return f"model {model!r}: no such directory"
     if local_files_only:
         return f"model {model!r} is no directory and not in the local cache, and the Hugging Face hub cannot be reached"

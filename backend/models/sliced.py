@@ -1,7 +1,7 @@
 """A way to pause any vision tower between its blocks, without knowing how it calls them.
 
-The tower runs in a greenlet; a hook before every block but the first switches back to whoever resumed it. The tower's
-code, its arguments and its results stay untouched, so the embeddings are bit-identical to an undisturbed run.
+The tower runs in a greenlet; a hook before each of the given blocks but the first switches back to whoever resumed it.
+The tower's code, its arguments and its results stay untouched: the embeddings are bit-identical to an undisturbed run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SlicedTower:
-    """Runs calls of one tower in `num_slices` pieces, one block each. Calls may be interleaved, on one thread.
+    """Runs calls of one tower in pieces that begin with each of `blocks`. Calls may be interleaved, on one thread.
 
     Grad and inference mode belong to the thread, not to the greenlet: whoever resumes a call holds
     `torch.inference_mode()`; the call itself must not enter it, or it would leak out at the next pause.
@@ -34,7 +34,7 @@ class SlicedTower:
             block.register_forward_pre_hook(self._pause)
 
     def run(self, call: Callable[[], torch.Tensor]) -> Generator[None, None, torch.Tensor]:
-        """`call()`, paused before every block but the first. Closing the generator unwinds the call where it stands."""
+        """`call()`, in `num_slices` pieces. Closing the generator unwinds the call where it stands."""
         tower = self._greenlet.greenlet(call)
         self._running.add(tower)
         try:

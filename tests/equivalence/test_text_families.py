@@ -10,8 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from backend.models.hf_adapter import TEXT_FAMILIES
 from backend.models.registry import load
-from tests.checkpoints import TEXT_SHAPE, build_tokenizer, randomize
+from tests.checkpoints import TEXT_SHAPE, build_tokenizer
 from tests.equivalence.harness import TEXT_PROMPTS, assert_matches, expected_of, generate, limits, request_of
+from tests.weights import randomize
 
 SPECIALITIES: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 16, "sliding_window": 24, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},

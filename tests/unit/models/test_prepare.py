@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,22 @@ def test_an_image_that_its_processor_cannot_take_is_refused(adapter: Adapters, m
     monkeypatch.setattr(adapter("fast_vlm"), "process", fail)
     with pytest.raises(Rejected, match=r"image 1 \(7x5\) cannot be processed.*mean must have"):
         adapter("fast_vlm").prepare([user(IMAGE)], [Image.new("RGB", (7, 5))])
+
+
+@pytest.mark.parametrize("family", ["llama", *VISION])
+def test_threads_prepare_side_by_side(family: str, adapter: Adapters) -> None:
+    """The server prepares on several threads at once."""
+    model = adapter(family)
+    seeds = range(4)
+
+    def prepare(seed: int) -> Prepared:
+        parts = [IMAGE] if family in VISION else []
+        return model.prepare([user("Straße " * seed, *parts)], [picture(seed, 80, 60)] * len(parts))
+
+    alone = {seed: prepare(seed) for seed in seeds}
+    jobs = [*seeds] * 6
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        assert list(pool.map(prepare, jobs)) == [alone[seed] for seed in jobs]
 
 
 @pytest.mark.parametrize("family", VISION)

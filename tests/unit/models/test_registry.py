@@ -95,6 +95,11 @@ def test_an_id_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatch) ->
     assert "hub cannot be reached" in message
 
 
+def test_a_directory_may_be_written_with_a_tilde(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(copy.parent))
+    assert load(f"~/{copy.name}", device="cpu", dtype="auto").spec.family == "llama"
+
+
 def test_missing_weights_are_refused(copy: Path) -> None:
     """transformers would fill them with random numbers and warn."""
     weights = load_file(copy / "model.safetensors")
