@@ -1,4 +1,4 @@
-"""The three who ask: a person in a chat, a camera with a frame, somebody with a long document. Gives requests their words.
+"""Asks as a person in a chat, a camera with a frame, or somebody with a long document: gives requests their words.
 
 Knows nothing of loads, phases and statistics.
 """
@@ -24,6 +24,9 @@ QUESTION = "Tell a long story about a lighthouse keeper."
 FRAME_QUESTION = "Describe the people in this frame."
 BACKGROUND = {"X-Request-Class": "background"}
 """What the product's cameras send; other servers ignore it."""
+
+FramesFor = Callable[[str], FrameSource]
+"""Gives the frames of one camera by its seed."""
 
 
 @dataclass(slots=True)
@@ -87,10 +90,6 @@ class Client:
     ) -> Recording:
         recording.t_sent = time.monotonic()
         return await self.endpoint.ask([{"role": "user", "content": content}], max_tokens, recording, headers=headers)
-
-
-FramesFor = Callable[[str], FrameSource]
-"""Gives the frames of one camera by its seed."""
 
 
 def _recording(kind: Kind) -> Recording:

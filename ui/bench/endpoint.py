@@ -7,12 +7,12 @@ of loads and statistics.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
 import openai
 from openai import AsyncOpenAI, AsyncStream
 from openai.types.chat import ChatCompletionChunk
@@ -69,7 +69,7 @@ class Endpoint:
         """Find out what is served; raises `UsageError` when this is no OpenAI API, or none that lets us in."""
         try:
             reply = await self._client.models.with_raw_response.list(timeout=CONNECT_S)
-            listed = _models(reply.http_response)
+            listed = _models(reply.text)
         except openai.AuthenticationError:
             given = "does not take the API key" if self._has_key else "asks for an API key"
             raise UsageError(f"{self.name} {given}: name it with --api-key or WATCHWORD_API_KEY") from None
@@ -111,7 +111,7 @@ class Endpoint:
         except asyncio.CancelledError:
             recording.end(Outcome.CUT, time.monotonic())
             raise
-        except (openai.OpenAIError, httpx.HTTPError, ValueError, AskError) as error:
+        except (openai.OpenAIError, ValueError, AskError) as error:
             line = _why(error)
             recording.end(Outcome.FAILED, time.monotonic(), line)
             raise AskError(line) from error
@@ -163,10 +163,10 @@ async def _read(stream: AsyncStream[ChatCompletionChunk], recording: Recording) 
         raise AskError("the answer had no words")
 
 
-def _models(response: httpx.Response) -> dict[str, int | None] | None:
+def _models(body: str) -> dict[str, int | None] | None:
     """Names served here with their context lengths, where told; None if this is no list of models."""
     try:
-        listed = response.json()["data"]
+        listed = json.loads(body)["data"]
         return {str(model["id"]): model.get("max_model_len") for model in listed}
     except (ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -12,12 +12,13 @@ from random import Random
 _P90 = 1.2815515655446004
 """The standard normal distribution's 90th percentile."""
 
-VOCABULARY = (
+_WORDS = (
     "the of and to in is it you that he was for on are with as his they be at one have this from or had by hot but "
     "some what there we can out other were all your when up use word how said an each she which do their time if will "
     "way about many then them would write like so these her long make thing see him two has look more day could go "
     "come did my sound no most number who over know water than call first people may down side been now find"
-).split()
+)
+VOCABULARY = tuple(_WORDS.split(" "))
 
 
 @dataclass(frozen=True, slots=True)

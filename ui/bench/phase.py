@@ -25,7 +25,7 @@ LEAD_S = 1.0
 
 @dataclass(slots=True)
 class Measured:
-    """What one phase of one run gave: every request, the engine's steps if they can be had, and the window that counts."""
+    """What one phase of one run gave: every request, our engine's steps, and the window that counts."""
 
     phase: Phase
     run: int

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
+
+from ui.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,20 @@ PREFILL_COLUMNS = (
     Column("ttft_p99_ms", "p99\nms", "{:,.1f}"),
     Column("prefill_tokens_per_s", "prefill\ntok/s"),
 )
+RATIO_COLUMNS = (
+    Column("itl_p50_ms", "ITL p50\n×", "{:,.3f}"),
+    Column("itl_p99_ms", "p99\n×", "{:,.3f}"),
+    Column("itl_max_ms", "max\n×", "{:,.3f}"),
+    Column("tokens_per_s", "tok/s\n×", "{:,.2f}"),
+    Column("captions_per_s", "captions/s\n×", "{:,.2f}"),
+    Column("caption_ttft_p50_ms", "caption\nTTFT ×", "{:,.2f}"),
+    Column("document_ttft_p50_ms", "document\nTTFT ×", "{:,.2f}"),
+    Column("prefill_tokens_per_s", "prefill\n×", "{:,.2f}"),
+    Column("stall_p99", "p99 / its\nquiet p50", "{:,.2f}"),
+    Column("stall_max", "max / its\nquiet p50", "{:,.2f}"),
+)
+COALESCED = 1.05
+"""More tokens per chunk than this are worth a word."""
 
 
 def print_table(
@@ -60,6 +79,65 @@ def print_table(
     if not console.is_terminal:
         console.width = 200  # a file has no edge to wrap at
     console.print(table)
+
+
+def show(report: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> None:
+    """Print a bench's report, and beside an `earlier` one the ratios to it."""
+    phases = [(phase["phase"], phase) for phase in report["phases"]]
+    num_runs = max(phase["num_runs"] for _, phase in phases)
+    runs = f"medians of {num_runs} runs" if num_runs > 1 else "one run"
+    title = f"{report['scenario']}: {report['server']['model']} at {report['server']['base_url']}, {runs}"
+    is_prefill = report["scenario"] == "prefill"
+    print_table(title, "phase", PREFILL_COLUMNS if is_prefill else BENCH_COLUMNS, phases)
+    for name, phase in phases:
+        if phase["num_failed"]:
+            typer.echo(
+                f"{name}: {phase['num_failed']:g} requests failed; the first one: {phase['first_error']}", err=True
+            )
+        if (phase["tokens_per_chunk"] or 1.0) > COALESCED:
+            typer.echo(
+                f"{name}: the server sends {phase['tokens_per_chunk']:.2f} tokens per chunk; gaps are those of chunks",
+                err=True,
+            )
+    if earlier is not None:
+        title = f"divided by {earlier['server']['model']} at {earlier['server']['base_url']}"
+        print_table(title, "phase", RATIO_COLUMNS, ratios(report, earlier))
+
+
+def ratios(report: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[tuple[str, dict[str, float | None]]]:
+    """Every phase's figures divided by those of the earlier phase with the same name.
+
+    `stall_p99` and `stall_max` are divided by the inter-token p50 of the earlier report's quiet phase instead, which is
+    what a load that cannot be switched off (a running product) is to be compared with.
+    """
+    by_name = {phase["phase"]: phase for phase in earlier["phases"]}
+    quiet = next((phase for phase in earlier["phases"] if not phase["cameras"] and not phase["rate"]), {})
+    rows = []
+    for phase in report["phases"]:
+        other = by_name.get(phase["phase"], {})
+        row = {column.figure: divided(phase[column.figure], other.get(column.figure)) for column in RATIO_COLUMNS[:-2]}
+        row["stall_p99"] = divided(phase["itl_p99_ms"], quiet.get("itl_p50_ms"))
+        row["stall_max"] = divided(phase["itl_max_ms"], quiet.get("itl_p50_ms"))
+        rows.append((phase["phase"], row))
+    return rows
+
+
+def divided(value: float | None, base: float | None) -> float | None:
+    """`value` in units of `base`; None where that makes no sense."""
+    return value / base if value is not None and base else None
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """A report that an earlier bench wrote; raises `UsageError` for anything else."""
+    try:
+        report = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        if report["phases"] and report["server"]["model"]:
+            return report
+    except OSError as error:
+        raise UsageError(f"--against {path}: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UsageError(f"--against {path}: this is no report of `watchword bench --json`")
 
 
 def _cell(value: float | None, form: str) -> str:

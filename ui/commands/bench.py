@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ui.bench.scenario import Load, Phase, Scenario, phases_of
+from ui.bench.scenario import Load, Scenario, phases_of
 from ui.commands.bench_options import (
     ApiKey,
     BaseUrl,
@@ -21,6 +18,7 @@ from ui.commands.bench_options import (
     PngOut,
     Rate,
     Seed,
+    finish,
     machine,
     numbers,
     require_writable,
@@ -28,14 +26,8 @@ from ui.commands.bench_options import (
 )
 from ui.commands.chat import OUR_BACKEND
 from ui.commands.engine_flags import default
-from ui.commands.terminal import until_signal
 from ui.errors import UsageError
 
-if TYPE_CHECKING:
-    from ui.bench.bench import Bench
-    from ui.bench.progress import Meter
-
-INTERRUPTED = 130
 FORMAT = 1
 """Version of the report's shape."""
 
@@ -45,8 +37,9 @@ def bench(
         Scenario,
         typer.Argument(
             metavar="SCENARIO",
-            help="chat-under-camera: chats alone, then beside cameras whose frames come back to back. chat: chats alone. "
-            "camera: cameras alone. rag: chats alone, then beside long documents. prefill: prompts of 256 tokens.",
+            help="chat-under-camera: chats alone, then beside cameras whose frames come back to back. "
+            "chat: chats alone. camera: cameras alone. rag: chats alone, then beside long documents. "
+            "prefill: prompts of 256 tokens.",
         ),
     ] = Scenario.CHAT_UNDER_CAMERA,
     *,
@@ -107,23 +100,49 @@ def bench(
 
     Tables and progress go to stderr, the report as JSON to standard output or --json. Ctrl-C keeps what was measured.
     """
+    from ui.bench.bench import Bench, Target
     from ui.bench.frames import default_image, parse_size
     from ui.bench.lengths import MIXES
+    from ui.bench.plot import draw_timeline
+    from ui.bench.progress import Meter
+    from ui.bench.report import phase_reports
+    from ui.bench.table import read_report, show
 
     if mix not in MIXES:
         raise UsageError(f"--mix {mix}: it is one of {', '.join(MIXES)}")
     load = Load(numbers("--chats", chats), numbers("--cameras", cameras), rate, mix, tokens, duration)
     require_writable(json_out, png_out)
-    plan = Plan(
-        scenario=scenario,
-        phases=phases_of(scenario, load),
-        runs=runs,
-        seed=seed,
-        base_url=base_url,
-        model=model,
-        api_key=api_key,
-        image=image or default_image(),
-        size=parse_size(size),
-        caption_tokens=caption_tokens,
-    )
-    raise NotImplementedError
+    phases = phases_of(scenario, load)
+    target = Target(base_url, model, api_key, image or default_image(), parse_size(size), caption_tokens)
+    earlier = None if against is None else read_report(against)
+    meter = Meter(len(phases) * runs)
+    the_bench = Bench(target, seed, meter)
+
+    async def work() -> None:
+        async with the_bench.connected(camera=any(phase.cameras for phase in phases)):
+            await the_bench.run(phases, runs)
+
+    ending = finish(work(), the_bench, meter)
+    report = {
+        "format": FORMAT,
+        "scenario": scenario.value,
+        "partial": ending.is_early,
+        "started_unix": round(time.time() - ending.took_s, 3),
+        "server": the_bench.server,
+        "machine": machine(),
+        "settings": {
+            "size": size,
+            "caption_tokens": caption_tokens,
+            "mix": mix,
+            "tokens": tokens,
+            "duration_s": duration,
+            "runs": runs,
+            "seed": seed,
+        },
+        "phases": phase_reports(the_bench.measured),
+    }
+    write_report(report, json_out)
+    show(report, earlier)
+    if png_out is not None:
+        draw_timeline(the_bench.measured, png_out, f"{scenario.value}: {the_bench.server['model']}")
+    return ending.status(json_out)

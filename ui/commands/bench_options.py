@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ui.commands.engine_flags import default
+from ui.commands.terminal import until_signal
 from ui.errors import UsageError
+
+if TYPE_CHECKING:
+    from ui.bench.bench import Bench
+    from ui.bench.progress import Meter
+
+INTERRUPTED = 130
 
 BaseUrl = Annotated[str, typer.Option(metavar="URL", help="The server to measure, ending in /v1.")]
 Model = Annotated[
@@ -45,6 +56,52 @@ PngOut = Annotated[
     Path | None,
     typer.Option("--png", metavar="OUT", help=f"File for a picture of it. {default('none')}", show_default=False),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a measurement ended: at its end, by a signal, or because the server was `lost`."""
+
+    interrupted: bool
+    lost: str | None
+    took_s: float
+
+    @property
+    def is_early(self) -> bool:
+        """Something is missing."""
+        return self.interrupted or self.lost is not None
+
+    def status(self, kept_in: Path | None) -> int:
+        """The exit status; says what an early end leaves behind, or raises `UsageError` with it."""
+        kept = f"what was measured until then is in {'the report' if kept_in is None else kept_in}, marked partial"
+        if self.lost is not None:
+            raise UsageError(f"{self.lost}; {kept}")
+        if self.interrupted:
+            typer.echo(f"watchword: interrupted; {kept}", err=True)
+            return INTERRUPTED
+        return 0
+
+
+def finish(work: Coroutine[None, None, None], bench: Bench, meter: Meter) -> Ending:
+    """Run `work` to its end or a signal, with the meter on the screen.
+
+    Raises `typer.Abort` when a signal came before anything was measured.
+    """
+    from ui.bench.load import EndpointLost
+
+    async def counted() -> int:
+        await work
+        return 0
+
+    t_begin, lost, interrupted = time.monotonic(), None, False
+    try:
+        with meter.shown():
+            interrupted = asyncio.run(until_signal(counted())) is None
+    except EndpointLost as error:
+        lost = str(error)
+    if interrupted and not bench.measured:
+        raise typer.Abort
+    return Ending(interrupted, lost, time.monotonic() - t_begin)
 
 
 def numbers(flag: str, text: str, *, at_least: int = 1) -> tuple[int, ...]:

@@ -1,0 +1,100 @@
+"""Pictures of measurements: the gaps between tokens over time, and the curve of a tuning. Draws into PNG files only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ui.bench.phase import Measured
+from ui.bench.recorder import Kind
+from ui.bench.report import percentile, window
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CHAT, CAMERA, DOCUMENT, SLICE = "#1f6feb", "#d1570a", "#8250df", "#2da44e"
+WIDTH_IN, PANEL_IN = 11.0, 2.6
+
+
+def draw_timeline(measured: Sequence[Measured], path: Path, title: str) -> None:
+    """A panel per phase of one run: every gap of every chat where its later token arrived, requests of cameras and
+    documents as bars from sent to first token, steps with encoder slices as ticks. Of several runs the one whose worst
+    phase is in the middle."""
+    shown = _middle_run(measured)
+    figure = Figure(figsize=(WIDTH_IN, PANEL_IN * len(shown) + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)  # draws without a screen
+    panels: list[Axes] = list(figure.subplots(len(shown), 1, squeeze=False)[:, 0])
+    bounds = _bounds(shown)
+    for axes, one in zip(panels, shown, strict=True):
+        _panel(axes, one, bounds)
+    panels[-1].set_xlabel("seconds into the phase")
+    figure.suptitle(title)
+    figure.savefig(path.expanduser(), format="png", dpi=130)
+
+
+def _panel(axes: Axes, one: Measured, bounds: tuple[float, float]) -> None:
+    begin, end = window(one)
+    axes.set_yscale("log")
+    axes.set_ylim(*bounds)
+    axes.set_xlim(0.0, max(end - begin, 1e-3))
+    axes.set_title(one.phase.name, loc="left", fontsize=10)
+    axes.set_ylabel("gap, ms")
+    axes.grid(visible=True, which="major", alpha=0.3)
+    chats = [rec for rec in one.recordings if rec.kind is Kind.CHAT]
+    points = [(t - begin, 1e3 * gap) for rec in chats for t, gap in zip(rec.t_tokens[1:], rec.gaps, strict=True)]
+    if points:
+        axes.plot(*zip(*points, strict=True), ".", color=CHAT, markersize=3, label="gap between two tokens of a chat")
+    _requests(axes, one, Kind.CAMERA, CAMERA, "camera request, sent to first token", 0.96)
+    _requests(axes, one, Kind.DOCUMENT, DOCUMENT, "document, sent to first token", 0.96)
+    slices = [step.t - begin for step in one.steps if step.encoder_slices and begin <= step.t <= end]
+    if slices:
+        low = axes.get_xaxis_transform()
+        axes.vlines(slices, 0.0, 0.05, transform=low, color=SLICE, linewidth=0.6, label="step with encoder slices")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper right", fontsize=8, ncols=3, framealpha=0.9)
+
+
+def _requests(axes: Axes, one: Measured, kind: Kind, color: str, label: str, top: float) -> None:
+    """Bars in lanes from the top of the panel down, a lane per camera; documents share a few."""
+    begin, end = window(one)
+    for number, rec in enumerate(rec for rec in one.recordings if rec.kind is kind and rec.t_sent <= end):
+        first = rec.t_tokens[0] if rec.t_tokens else rec.t_end or end
+        height = top - 0.035 * (rec.stream % 8)
+        axes.plot(
+            (max(0.0, rec.t_sent - begin), max(0.0, first - begin)),
+            (height, height),
+            transform=axes.get_xaxis_transform(),
+            color=color,
+            linewidth=3,
+            solid_capstyle="butt",
+            marker="|",
+            markersize=6,
+            label=None if number else label,
+        )
+
+
+def _middle_run(measured: Sequence[Measured]) -> list[Measured]:
+    """The phases of the run whose worst p99 is the median of all runs'."""
+    runs: dict[int, list[Measured]] = {}
+    for one in measured:
+        runs.setdefault(one.run, []).append(one)
+    most = max(len(phases) for phases in runs.values())
+    whole = [phases for phases in runs.values() if len(phases) == most]
+    ordered = sorted(whole, key=lambda phases: max(_p99(one) for one in phases))
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _p99(one: Measured) -> float:
+    return percentile([gap for rec in one.recordings if rec.kind is Kind.CHAT for gap in rec.gaps], 0.99) or 0.0
+
+
+def _bounds(shown: Sequence[Measured]) -> tuple[float, float]:
+    """Lowest and highest gap to be seen, in ms, the same in all panels; room for the bars above."""
+    gaps = [gap for one in shown for rec in one.recordings if rec.kind is Kind.CHAT for gap in rec.gaps if gap > 0]
+    if not gaps:
+        return 1.0, 1000.0
+    return max(0.1, 700 * min(gaps)), 4000 * max(gaps)
