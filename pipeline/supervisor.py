@@ -84,7 +84,7 @@ async def answers(url: str, timeout_s: float = 1.0) -> bool:
 
 
 class Supervisor:
-    """Runs its children from `async with` on until the block is left; then none of them is alive.
+    """Runs its children from `async with` on until the block is left: then all have ended, with what they started.
 
     Must be entered from the process's main thread: on Linux a child is told to die when the thread that started it
     does. `echo` receives every line the children print.

@@ -136,20 +136,22 @@ def test_a_new_conversation_forgets_and_an_answer_can_be_stopped(product: Produc
 
 
 def test_a_restarted_app_opens_with_the_events_of_before(product: Product, chromium: Browser) -> None:
-    with visit(chromium, product.page, DESKTOP) as page:
+    with visit(chromium, product.page, DESKTOP, may_lose_server=True) as page:
         expect(page.locator(".card[data-state=ok]").first).to_be_visible(timeout=LONG_MS)
         event = page.locator(".card[data-state=ok]").first.get_attribute("data-event")
-    app = product.child("ui.cli app")
-    assert app is not None
-    os.kill(app, signal.SIGKILL)
-    product.until(lambda: product.child("ui.cli app") not in (None, app))
-    product.until(lambda: _answers(f"{product.page}/healthz"), 60.0)
-    with visit(chromium, product.page, DESKTOP) as page:
-        card = page.locator(f"[data-event='{event}']")
-        expect(card).to_have_attribute("data-state", "ok")
-        picture = httpx.get(f"{product.page}/events/{event}.jpg")
-        assert picture.headers["content-type"] == "image/jpeg"
-        assert len(picture.content) < len(httpx.get(f"{product.page}/events/{event}.jpg?full=true").content)
+        app = product.child("ui.cli app")
+        assert app is not None
+        os.kill(app, signal.SIGKILL)
+        product.until(lambda: product.child("ui.cli app") not in (None, app))
+        product.until(lambda: _answers(f"{product.page}/healthz"), 60.0)
+        # The page that was open all the while comes back by itself, and knows the past.
+        expect(page.locator("[data-camera=bikes] .state")).to_have_text("Live", timeout=LONG_MS)
+        expect(page.locator("[data-camera=bikes]")).to_have_attribute("data-seq", re.compile(r"\d+"), timeout=LONG_MS)
+        expect(page.locator("#popup")).to_be_hidden(timeout=LONG_MS)
+        expect(page.locator(f"[data-event='{event}']")).to_have_attribute("data-state", "ok")
+    small = httpx.get(f"{product.page}/events/{event}.jpg")
+    assert small.headers["content-type"] == "image/jpeg"
+    assert len(small.content) < len(httpx.get(f"{product.page}/events/{event}.jpg?full=true").content)
 
 
 def _budget(product: Product) -> int:
