@@ -18,9 +18,11 @@ from typer.exceptions import TyperException
 from camera_sources.url import redact
 from pipeline.supervisor import CONFIG_ERROR, ChildFailed
 from ui.commands.app import app
+from ui.commands.bench import bench
 from ui.commands.chat import chat
 from ui.commands.run import run
 from ui.commands.serve import serve
+from ui.commands.tune import tune
 from ui.commands.watch import watch
 from ui.errors import is_users, say
 
@@ -38,6 +40,8 @@ cli.command()(run)
 cli.command()(serve)
 cli.command()(watch)
 cli.command()(chat)
+cli.command()(bench)
+cli.command()(tune)
 cli.command(hidden=True)(app)
 
 

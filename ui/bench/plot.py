@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from ui.bench.phase import Measured
 from ui.bench.recorder import Kind
 from ui.bench.report import percentile, window
+from ui.bench.tuning import Choice, Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +33,43 @@ def draw_timeline(measured: Sequence[Measured], path: Path, title: str) -> None:
     for axes, one in zip(panels, shown, strict=True):
         _panel(axes, one, bounds)
     panels[-1].set_xlabel("seconds into the phase")
+    figure.suptitle(title)
+    told = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(told.values(), told.keys(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.savefig(path.expanduser(), format="png", dpi=130)
+
+
+def draw_curve(points: Sequence[Point], choices: Sequence[Choice], path: Path, title: str) -> None:
+    """Latency of chats against the token budget, with the rules' bounds and choices; below it, what prompts gain."""
+    figure = Figure(figsize=(9.0, 6.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    budgets = [point.budget for point in points]
+
+    def draw(axes: Axes, name: str, label: str, color: str, style: str = "o-") -> None:
+        known = [(point.budget, point.figures[name]) for point in points if point.figures[name] is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), style, color=color, label=label)
+
+    draw(upper, "itl_p99_ms", "inter-token p99", CAMERA)
+    draw(upper, "itl_p50_ms", "inter-token p50", CHAT)
+    for choice in choices:
+        upper.axhline(choice.bound_ms, color="#6e7781", linestyle="--", linewidth=1)
+        chosen = "none" if choice.budget is None else str(choice.budget)
+        upper.annotate(f"{choice.rule}: {chosen}", (budgets[0], choice.bound_ms), va="bottom", fontsize=8)
+        if choice.budget is not None:
+            upper.axvline(choice.budget, color=SLICE, linestyle=":", linewidth=1.5)
+    upper.set_ylabel("ms")
+    draw(lower, "document_ttft_p50_ms", "first token of a document, p50, ms", DOCUMENT)
+    draw(lower, "ttft_p50_ms", "first token of a chat, p50, ms", CHAT)
+    draw(lower, "prompt_tokens_per_s", "prompt tokens per second", SLICE, "s--")
+    lower.set_xlabel("max_num_batched_tokens")
+    for axes in (upper, lower):
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(budgets, [str(budget) for budget in budgets])
+        axes.grid(visible=True, alpha=0.3)
+        axes.legend(fontsize=8)
     figure.suptitle(title)
     figure.savefig(path.expanduser(), format="png", dpi=130)
 
@@ -54,8 +92,6 @@ def _panel(axes: Axes, one: Measured, bounds: tuple[float, float]) -> None:
     if slices:
         low = axes.get_xaxis_transform()
         axes.vlines(slices, 0.0, 0.05, transform=low, color=SLICE, linewidth=0.6, label="step with encoder slices")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper right", fontsize=8, ncols=3, framealpha=0.9)
 
 
 def _requests(axes: Axes, one: Measured, kind: Kind, color: str, label: str, top: float) -> None:
@@ -97,4 +133,5 @@ def _bounds(shown: Sequence[Measured]) -> tuple[float, float]:
     gaps = [gap for one in shown for rec in one.recordings if rec.kind is Kind.CHAT for gap in rec.gaps if gap > 0]
     if not gaps:
         return 1.0, 1000.0
-    return max(0.1, 700 * min(gaps)), 4000 * max(gaps)
+    # Two tokens may arrive together; such gaps are cut off below instead of stretching the picture.
+    return max(0.1, 700 * (percentile(gaps, 0.02) or 0.0)), 4000 * max(gaps)

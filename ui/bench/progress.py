@@ -15,9 +15,9 @@ from ui.errors import say
 class Meter:
     """Shows one phase after the other. Use inside `shown()`."""
 
-    def __init__(self, num_phases: int) -> None:
+    def __init__(self) -> None:
         self._console = Console(stderr=True)
-        self._num_phases, self._num_begun = num_phases, 0
+        self._num_phases, self._num_begun = 0, 0
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -29,7 +29,12 @@ class Meter:
             transient=True,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("warming up", total=num_phases)
+        self._task = self._bar.add_task("warming up", total=None)
+
+    def expect(self, num_phases: int) -> None:
+        """So many phases will be shown."""
+        self._num_phases = num_phases
+        self._bar.update(self._task, total=num_phases)
 
     @contextmanager
     def shown(self) -> Iterator[Meter]:

@@ -42,6 +42,7 @@ def figures_of(measured: Measured) -> Figures:
         **_chat_figures(of[Kind.CHAT], wall_s),
         **_caption_figures(of[Kind.CAMERA], begin, end),
         **_document_figures(of[Kind.DOCUMENT], end, wall_s),
+        "prompt_tokens_per_s": round(sum(_prompts_read(measured.recordings)) / wall_s, 2),
         **_step_figures([step for step in measured.steps if begin <= step.t <= end]),
         "num_failed": len(failed),
         "first_error": failed[0].error if failed else None,
@@ -169,6 +170,11 @@ def _step_figures(steps: list[EngineStep]) -> Figures:
         "slice_step_max_ms": max(sliced, default=None),
         "num_slices": sum(step.encoder_slices for step in steps) if steps else None,
     }
+
+
+def _prompts_read(recordings: Iterable[Recording]) -> list[int]:
+    """Lengths of the prompts that were read to their end, where the server told them."""
+    return [rec.prompt_tokens for rec in recordings if rec.prompt_tokens and rec.t_tokens]
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -48,6 +48,20 @@ PREFILL_COLUMNS = (
     Column("ttft_p99_ms", "p99\nms", "{:,.1f}"),
     Column("prefill_tokens_per_s", "prefill\ntok/s"),
 )
+TUNE_COLUMNS = (
+    Column("itl_p50_ms", "ITL p50\nms", "{:,.1f}"),
+    Column("itl_p99_ms", "p99\nms", "{:,.1f}"),
+    Column("itl_max_ms", "max\nms", "{:,.1f}"),
+    Column("ttft_p50_ms", "chat\nTTFT ms"),
+    Column("document_ttft_p50_ms", "document\nTTFT ms"),
+    Column("document_ttft_p99_ms", "p99\nms"),
+    Column("num_documents", "docu-\nments"),
+    Column("num_unanswered", "un-\nanswered"),
+    Column("tokens_per_s", "chats\ntok/s", "{:,.1f}"),
+    Column("prompt_tokens_per_s", "prompts\ntok/s"),
+    Column("step_p50_ms", "step p50\nms", "{:,.1f}"),
+    Column("step_p99_ms", "p99\nms", "{:,.1f}"),
+)
 RATIO_COLUMNS = (
     Column("itl_p50_ms", "ITL p50\n×", "{:,.3f}"),
     Column("itl_p99_ms", "p99\n×", "{:,.3f}"),

@@ -18,6 +18,7 @@ from ui.commands.bench_options import (
     PngOut,
     Rate,
     Seed,
+    check_mix,
     finish,
     machine,
     numbers,
@@ -26,7 +27,6 @@ from ui.commands.bench_options import (
 )
 from ui.commands.chat import OUR_BACKEND
 from ui.commands.engine_flags import default
-from ui.errors import UsageError
 
 FORMAT = 1
 """Version of the report's shape."""
@@ -102,20 +102,19 @@ def bench(
     """
     from ui.bench.bench import Bench, Target
     from ui.bench.frames import default_image, parse_size
-    from ui.bench.lengths import MIXES
     from ui.bench.plot import draw_timeline
     from ui.bench.progress import Meter
     from ui.bench.report import phase_reports
     from ui.bench.table import read_report, show
 
-    if mix not in MIXES:
-        raise UsageError(f"--mix {mix}: it is one of {', '.join(MIXES)}")
+    check_mix(mix)
     load = Load(numbers("--chats", chats), numbers("--cameras", cameras), rate, mix, tokens, duration)
     require_writable(json_out, png_out)
     phases = phases_of(scenario, load)
     target = Target(base_url, model, api_key, image or default_image(), parse_size(size), caption_tokens)
     earlier = None if against is None else read_report(against)
-    meter = Meter(len(phases) * runs)
+    meter = Meter()
+    meter.expect(len(phases) * runs)
     the_bench = Bench(target, seed, meter)
 
     async def work() -> None:

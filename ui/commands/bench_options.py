@@ -115,6 +115,14 @@ def numbers(flag: str, text: str, *, at_least: int = 1) -> tuple[int, ...]:
     return found
 
 
+def check_mix(mix: str) -> None:
+    """Raise `UsageError` for a mix that nobody knows."""
+    from ui.bench.lengths import MIXES
+
+    if mix not in MIXES:
+        raise UsageError(f"--mix {mix}: it is one of {', '.join(MIXES)}")
+
+
 def require_writable(*outputs: Path | None) -> None:
     """Raise `UsageError` for an output that could not be written once everything is measured."""
     for path in outputs:
