@@ -35,8 +35,8 @@ class SamplingParams:
     """How to choose each next token.
 
     `temperature` 0 is greedy. `top_p` 1 and `top_k` 0 are off. `seed` makes a request reproducible whatever its batch
-    mates are; None draws a fresh one at submit. String stops belong to the text layer, which sees text; the engine
-    knows `stop_token_ids` (the model's EOS ids are added by the text layer unless `ignore_eos`).
+    mates are; with None the request's id, which is fresh, takes its place. String stops belong to the text layer, which
+    sees text; the engine knows `stop_token_ids` (the model's EOS ids are added by the text layer unless `ignore_eos`).
     """
 
     max_tokens: int
@@ -243,7 +243,10 @@ class SchedulerLimits:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """A reading of the scheduler at one moment; counters (`num_*_total`) only grow."""
+    """A reading of the scheduler at one moment; counters (`num_*_total`) only grow.
+
+    `step_token_budget` is what the policy allowed the latest step, decodes included.
+    """
 
     num_running: int
     num_waiting: int
@@ -254,3 +257,4 @@ class SchedulerStats:
     num_preemptions_total: int
     prefix_queries_total: int
     prefix_hits_total: int
+    step_token_budget: int = 0

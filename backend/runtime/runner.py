@@ -6,6 +6,7 @@ of sequences, queues or policies: a Step is complete in itself. On a GPU the sam
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,7 @@ from backend.runtime.attention.registry import make_attention
 from backend.runtime.batch import StepTensors, build_step_tensors
 from backend.runtime.encoder_cache import EncodeError, EncoderCache
 from backend.runtime.kv_pool import KvPool
-from backend.runtime.sampler import INVALID_TOKEN_ID, sample
+from backend.runtime.sampler import INVALID_TOKEN_ID, sample, uniform
 from backend.types import Chunk, Step, StepResult
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Runner:
         if not chosen:
             return {}
         logits = self._adapter.logits(hidden.index_select(0, tensors.sample_rows))
-        token_ids = sample(logits, [c.sampling for c in chosen], [c.sample_index for c in chosen])
+        token_ids = sample(logits, [c.sampling for c in chosen], [_draw_for(c) for c in chosen])
         return dict(zip((c.request_id for c in chosen), token_ids.tolist(), strict=True))
 
     def _embed(self, tensors: StepTensors) -> torch.Tensor:
@@ -109,3 +110,11 @@ class Runner:
             assert rows is not None, "checked before the step was laid out"
             embeds[e.dest : e.dest + e.length] = rows[e.row : e.row + e.length]
         return embeds
+
+
+def _draw_for(chunk: Chunk) -> float:
+    """The chunk's number. Without a seed the request's id is one: fresh for each request, kept when preempted."""
+    seed = chunk.sampling.seed
+    if seed is None:
+        seed = int.from_bytes(blake2b(chunk.request_id.encode(), digest_size=8).digest())
+    return uniform(seed, chunk.sample_index)

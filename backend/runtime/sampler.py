@@ -1,7 +1,7 @@
 """Logits -> token ids. Every row draws by itself: neither batch mates nor preemption change what it draws.
 
-A draw is one uniform number, computed on the host from (seed, sample_index) alone and carried through the row's
-cumulative distribution. There is no generator whose state could depend on history, and nothing here waits for the
+A draw is one uniform number, computed on the host from a seed and the output's number alone and carried through the
+row's cumulative distribution. There is no generator whose state could depend on history, and nothing here waits for the
 device.
 """
 
@@ -20,17 +20,16 @@ INVALID_TOKEN_ID = -1
 _MASK64 = (1 << 64) - 1
 
 
-def sample(logits: torch.Tensor, params: Sequence[SamplingParams], sample_indices: Sequence[int]) -> torch.Tensor:
-    """Token ids int64 [n] of logits fp32 [n, V], one `SamplingParams` and output number per row.
+def sample(logits: torch.Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> torch.Tensor:
+    """Token ids int64 [n] of logits fp32 [n, V]; `params` and `draws` (in [0, 1), see `uniform`) have one entry a row.
 
-    A seeded row repeats itself for the same (seed, output number); `seed` None counts as 0, so whoever wants fresh
-    draws sets a fresh seed. Rows without a finite maximum give `INVALID_TOKEN_ID`.
+    A greedy row ignores its draw. Rows without a finite maximum give `INVALID_TOKEN_ID`.
     """
     top, greedy = logits.max(dim=-1)
     drawing = [row for row, p in enumerate(params) if p.temperature > 0.0]
     if drawing:
         rows = upload(drawing, torch.int64, logits.device)
-        drawn = _draw(logits.index_select(0, rows), [params[r] for r in drawing], [sample_indices[r] for r in drawing])
+        drawn = _draw(logits.index_select(0, rows), [params[r] for r in drawing], [draws[r] for r in drawing])
         greedy = greedy.index_copy(0, rows, drawn)
     return torch.where(torch.isfinite(top), greedy, INVALID_TOKEN_ID)
 
@@ -47,7 +46,7 @@ def _splitmix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], sample_indices: Sequence[int]) -> torch.Tensor:
+def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> torch.Tensor:
     """Draw from softmax(logits / temperature) after top-k, then top-p. All rows have a temperature above 0."""
     device = logits.device
     temperatures = upload([p.temperature for p in params], torch.float32, device)
@@ -57,7 +56,6 @@ def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], sample_indices
         scaled = _restrict(scaled, params)
     # Vocabulary order, not order of probability: a near tie that flips by rounding then moves no other token's share.
     cumulative = torch.softmax(scaled, dim=-1, dtype=torch.float64).cumsum(dim=-1)
-    draws = [uniform(p.seed or 0, index) for p, index in zip(params, sample_indices, strict=True)]
     targets = upload(draws, torch.float64, device)[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
 

@@ -106,6 +106,21 @@ def test_logits_that_are_not_numbers_fail_their_request(runner: Runner, adapter:
     assert result.failed_requests == {"a": "the model's logits are not finite numbers"}
 
 
+def test_without_a_seed_the_request_is_one(runner: Runner) -> None:
+    """The same request repeats itself, another does not: over 40 outputs of a nearly flat distribution."""
+
+    def draw(request_id: str, seed: int | None) -> list[int]:
+        params = SamplingParams(max_tokens=1, temperature=50.0, seed=seed)
+        chunks = [Chunk(request_id, 0, (1,), (range(1),), (0,), (), True, n, params, False) for n in range(40)]
+        return [runner.execute(Step(0, (c,))).sampled[request_id] for c in chunks]
+
+    assert draw("a", None) == draw("a", None)
+    assert draw("a", None) != draw("b", None)
+    assert draw("a", 5) == draw("b", 5)
+    assert draw("a", 5) != draw("a", 6)
+    assert draw("a", 0) != draw("a", None)
+
+
 def test_close_unwinds_paused_encoders(runner: Runner, adapter: ToyAdapter) -> None:
     encode(runner, image("k", 1, [None, None, rows(1)]), 0, 1)
     assert adapter.closed == []

@@ -21,8 +21,8 @@ def params(**changes: Any) -> SamplingParams:
 
 def draw(num: int, **changes: Any) -> Counter[int]:
     """`num` draws from `LOGITS`, one row each, numbered 0..num-1."""
-    ids = sample(LOGITS.expand(num, -1), [params(**changes)] * num, range(num)).tolist()
-    return Counter(ids)
+    draws = [uniform(7, index) for index in range(num)]
+    return Counter(sample(LOGITS.expand(num, -1), [params(**changes)] * num, draws).tolist())
 
 
 def test_greedy_takes_the_best() -> None:
@@ -47,7 +47,7 @@ def test_greedy_takes_the_best() -> None:
 )
 def test_the_distribution_is_the_one_asked_for(changes: dict[str, Any], expected: list[float]) -> None:
     num = 20_000
-    counts = draw(num, **({"temperature": 1.0, "seed": 7} | changes))
+    counts = draw(num, **({"temperature": 1.0} | changes))
     for token_id, probability in enumerate(expected):
         # Five standard deviations of a binomial count.
         tolerance = 5 * (probability * (1 - probability) / num) ** 0.5 + 1e-4
@@ -58,12 +58,14 @@ def test_rows_draw_by_themselves() -> None:
     """A row's draw is the same alone, in company, and in any place of the batch."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(8, 500, generator=generator)
-    rows = [params(temperature=0.3 + 0.2 * i, top_p=1.0 - 0.05 * i, top_k=i * 20, seed=i) for i in range(7)]
+    rows = [params(temperature=0.3 + 0.2 * i, top_p=1.0 - 0.05 * i, top_k=i * 20) for i in range(7)]
     rows.append(params(temperature=0.0))
-    together = sample(logits, rows, range(8)).tolist()
-    assert [sample(logits[i : i + 1], [rows[i]], [i]).item() for i in range(8)] == together
+    draws = [uniform(i, 0) for i in range(8)]
+    together = sample(logits, rows, draws).tolist()
+    assert [sample(logits[i : i + 1], [rows[i]], [draws[i]]).item() for i in range(8)] == together
     order = [5, 2, 7, 0, 1, 6, 3, 4]
-    assert sample(logits[order], [rows[i] for i in order], order).tolist() == [together[i] for i in order]
+    shuffled = sample(logits[order], [rows[i] for i in order], [draws[i] for i in order])
+    assert shuffled.tolist() == [together[i] for i in order]
     assert len(set(together)) > 4
 
 
@@ -80,7 +82,7 @@ def test_seed_and_number_choose_the_draw() -> None:
 
 def test_tiny_temperature_is_greedy_and_not_nan() -> None:
     logits = torch.randn(16, 300, generator=torch.Generator().manual_seed(1)) * 30
-    drawn = sample(logits, [params(temperature=1e-30, seed=i) for i in range(16)], [0] * 16)
+    drawn = sample(logits, [params(temperature=1e-30)] * 16, [uniform(i, 0) for i in range(16)])
     assert torch.equal(drawn, logits.argmax(-1))
 
 
@@ -89,7 +91,7 @@ def test_rows_that_are_not_numbers_are_marked(temperature: float) -> None:
     logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(2))
     logits[1] = float("nan")
     logits[2, 3] = float("inf")
-    ids = sample(logits, [params(temperature=temperature, seed=1, top_p=0.9)] * 4, [0] * 4).tolist()
+    ids = sample(logits, [params(temperature=temperature, top_p=0.9)] * 4, [0.5] * 4).tolist()
     assert ids[1] == ids[2] == INVALID_TOKEN_ID
     assert ids[0] in range(10)
     assert ids[3] in range(10)
@@ -98,4 +100,5 @@ def test_rows_that_are_not_numbers_are_marked(temperature: float) -> None:
 def test_masked_tokens_are_never_drawn() -> None:
     logits = torch.full((50, 4), float("-inf"))
     logits[:, 2] = 0.0
-    assert sample(logits, [params(temperature=1.5, seed=i) for i in range(50)], [0] * 50).tolist() == [2] * 50
+    draws = [0.0, *(uniform(i, 0) for i in range(48)), 1.0 - 2.0**-53]
+    assert sample(logits, [params(temperature=1.5)] * 50, draws).tolist() == [2] * 50
