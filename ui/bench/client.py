@@ -68,7 +68,7 @@ class Client:
 
     async def talk(self, lengths: Lengths, rng: Random, recording: Recording) -> Recording:
         """One question of those lengths, a chat's or a document's; raises `AskError`."""
-        lengths = lengths.within(self.endpoint.max_model_len)
+        lengths = self.wording.at_least(lengths).within(self.endpoint.max_model_len)
         return await self._say_words(self.wording.fill(lengths.prompt, rng), lengths.answer, recording)
 
     async def caption(self, frames: FrameSource, recording: Recording) -> Recording:

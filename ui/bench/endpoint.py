@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import openai
 from openai import AsyncOpenAI, AsyncStream
@@ -67,6 +68,9 @@ class Endpoint:
 
     async def connect(self) -> None:
         """Find out what is served; raises `UsageError` when this is no OpenAI API, or none that lets us in."""
+        parts = urlsplit(self.name)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise UsageError(f"--base-url {self.name} is no HTTP address; it looks like http://127.0.0.1:8000/v1")
         try:
             reply = await self._client.models.with_raw_response.list(timeout=CONNECT_S)
             listed = _models(reply.text)
@@ -159,7 +163,7 @@ async def _read(stream: AsyncStream[ChatCompletionChunk], recording: Recording) 
             finished = finished or choice.finish_reason is not None
     if not finished:
         raise AskError("the answer broke off")
-    if not recording.t_tokens:
+    if not recording.num_tokens:
         raise AskError("the answer had no words")
 
 

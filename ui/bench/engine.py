@@ -46,7 +46,7 @@ class Engine:
         root = base_url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(base_url=root, headers=headers, timeout=10.0, trust_env=False)
         self._last_id: int | None = None
-        self._offset_s: float | None = None
+        self._offset_s = 0.0
 
     def close(self) -> None:
         """Free the connection."""
@@ -64,16 +64,21 @@ class Engine:
             return None
 
     def new_steps(self) -> list[EngineStep]:
-        """The steps since the last call, or all that the engine remembers; empty on any trouble.
+        """The steps since the last call; empty on any trouble.
 
-        The first call tells whose clock the steps are on, so it belongs right after an answer.
+        The first call gives none: it marks the latest step, and tells whose clock that is on, so it belongs right after
+        an answer.
         """
         steps: list[EngineStep] = []
         try:
-            while page := self._get(limit=PAGE, since=-1 if self._last_id is None else self._last_id)["steps"]:
+            if self._last_id is None:
+                latest = self._get(limit=1)["steps"]
+                self._last_id = int(latest[0]["step_id"]) if latest else -1
+                self._offset_s = _offset_of(latest[0]) if latest else 0.0
+                return steps
+            while page := self._get(limit=PAGE, since=self._last_id)["steps"]:
                 self._last_id = int(page[-1]["step_id"])
-                offset = self._offset(page[-1])
-                steps += [_step(raw, offset) for raw in page]
+                steps += [_step(raw, self._offset_s) for raw in page]
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
             pass
         return steps
@@ -105,12 +110,11 @@ class Engine:
         reply.raise_for_status()
         return reply.json()
 
-    def _offset(self, latest: dict[str, Any]) -> float:
-        """What to add to the engine's clock. Its monotonic clock is ours if it runs here."""
-        delay = time.monotonic() - (float(latest["t_mono"]) + float(latest["elapsed_ms"]) / 1e3)
-        if self._offset_s is None:
-            self._offset_s = 0.0 if 0 <= delay < SAME_CLOCK_S else delay
-        return self._offset_s
+
+def _offset_of(latest: dict[str, Any]) -> float:
+    """What to add to the engine's clock to get ours, by a step that has just ended; nothing if it runs here."""
+    delay = time.monotonic() - (float(latest["t_mono"]) + float(latest["elapsed_ms"]) / 1e3)
+    return 0.0 if 0 <= delay < SAME_CLOCK_S else delay
 
 
 def _step(raw: dict[str, Any], offset_s: float) -> EngineStep:

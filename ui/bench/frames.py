@@ -33,6 +33,12 @@ def parse_size(text: str) -> tuple[int, int]:
     return width, height
 
 
+def check_image(image: Path) -> Path:
+    """`image`, if frames can be cropped from it; raises `UsageError`."""
+    _open(image)
+    return image
+
+
 def default_image() -> Path:
     """The photograph that ultralytics brings along: a street with people and a bus."""
     found = find_spec("ultralytics")

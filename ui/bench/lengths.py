@@ -19,6 +19,8 @@ _WORDS = (
     "come did my sound no most number who over know water than call first people may down side been now find"
 )
 VOCABULARY = tuple(_WORDS.split(" "))
+SLACK = 16
+"""A context is used but for so many tokens and one in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,15 @@ class Lengths:
     answer: int
 
     def within(self, max_model_len: int | None) -> Lengths:
-        """The same, cut to fit a model's context; the answer gives way to a quarter of it, then the prompt does."""
+        """The same, cut to fit a model's context: the answer gives way down to a quarter of it, then the prompt does.
+
+        Leaves some room, because a prompt is made of words, and only about so many tokens long.
+        """
         if max_model_len is None:
             return self
-        answer = min(self.answer, max(1, max_model_len // 4, max_model_len - self.prompt))
-        return Lengths(max(1, min(self.prompt, max_model_len - answer)), answer)
+        room = max(2, max_model_len - SLACK - max_model_len // SLACK)
+        answer = min(self.answer, max(1, room // 4, room - self.prompt))
+        return Lengths(max(1, min(self.prompt, room - answer)), answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,10 @@ class Wording:
 
     tokens_per_word: float = 1.3
     overhead: int = 30
+
+    def at_least(self, lengths: Lengths) -> Lengths:
+        """`lengths` with a prompt that is possible: no shorter than an empty one."""
+        return Lengths(max(lengths.prompt, self.overhead), lengths.answer)
 
     def fill(self, num_tokens: int, rng: Random) -> str:
         """Words that bring a prompt to about `num_tokens`."""

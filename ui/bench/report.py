@@ -143,6 +143,7 @@ def _caption_figures(captions: list[Recording], begin: float, end: float) -> Fig
 
 def _document_figures(documents: list[Recording], end: float, wall_s: float) -> Figures:
     """Of a document that still had no word at the end, the time it had waited counts: at least so long it was."""
+    documents = [rec for rec in documents if rec.outcome is not Outcome.FAILED]
     waits = [rec.ttft if rec.ttft is not None else max(0.0, end - rec.t_sent) for rec in documents]
     return {
         "num_documents": len(documents) if documents else None,

@@ -19,7 +19,9 @@ RAG_DURATION_S = 60.0
 DEFAULT_TOKENS = 512
 """Per chat: two chats have more than a thousand gaps."""
 PREFILL_PROMPT = 256
-PREFILL_ANSWERS = 16
+PREFILL_ANSWER = 4
+"""More than one token, for the first may have no letters."""
+PREFILL_TOKENS = 16 * PREFILL_ANSWER
 
 
 class Scenario(StrEnum):
@@ -91,8 +93,8 @@ def phases_of(scenario: Scenario, load: Load) -> tuple[Phase, ...]:
             seconds = load.duration_s or CAMERA_DURATION_S
             return tuple(Phase(_count(n, "camera"), cameras=n, duration_s=seconds) for n in load.cameras)
         case Scenario.PREFILL:
-            asked = Fixed(Lengths(PREFILL_PROMPT, 1))
-            tokens = load.tokens or PREFILL_ANSWERS
+            asked = Fixed(Lengths(PREFILL_PROMPT, PREFILL_ANSWER))
+            tokens = load.tokens or PREFILL_TOKENS
             return tuple(
                 Phase(_count(n, "prompt"), n, tokens=tokens, duration_s=load.duration_s, chat_lengths=asked)
                 for n in load.chats

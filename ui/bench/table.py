@@ -83,7 +83,7 @@ def print_table(
 ) -> None:
     """Print `rows` (name, figures) on stderr; a figure that is None is a dash."""
     shown = [column for column in columns if any(row.get(column.figure) is not None for _, row in rows)]
-    table = Table(title=title, title_justify="left", show_edge=False)
+    table = Table(show_edge=False)
     table.add_column(first, no_wrap=True)
     for column in shown:
         table.add_column(column.heading, justify="right", no_wrap=True)
@@ -92,6 +92,7 @@ def print_table(
     console = Console(stderr=True)
     if not console.is_terminal:
         console.width = 200  # a file has no edge to wrap at
+    console.print(title, markup=False, highlight=False, soft_wrap=True)
     console.print(table)
 
 
@@ -105,9 +106,7 @@ def show(report: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> None:
     print_table(title, "phase", PREFILL_COLUMNS if is_prefill else BENCH_COLUMNS, phases)
     for name, phase in phases:
         if phase["num_failed"]:
-            typer.echo(
-                f"{name}: {phase['num_failed']:g} requests failed; the first one: {phase['first_error']}", err=True
-            )
+            typer.echo(f"{name}: failed requests: {phase['num_failed']:g}; the first: {phase['first_error']}", err=True)
         if (phase["tokens_per_chunk"] or 1.0) > COALESCED:
             typer.echo(
                 f"{name}: the server sends {phase['tokens_per_chunk']:.2f} tokens per chunk; gaps are those of chunks",

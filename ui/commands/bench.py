@@ -68,7 +68,7 @@ def bench(
             metavar="N",
             min=1,
             help="A phase ends when every chat has so many tokens. "
-            + default("512, if --duration is not given; 16 answers of a token in prefill"),
+            + default("512 if --duration is not given; 64 in prefill"),
             show_default=False,
         ),
     ] = None,
@@ -101,7 +101,7 @@ def bench(
     Tables and progress go to stderr, the report as JSON to standard output or --json. Ctrl-C keeps what was measured.
     """
     from ui.bench.bench import Bench, Target
-    from ui.bench.frames import default_image, parse_size
+    from ui.bench.frames import check_image, default_image, parse_size
     from ui.bench.plot import draw_timeline
     from ui.bench.progress import Meter
     from ui.bench.report import phase_reports
@@ -111,7 +111,8 @@ def bench(
     load = Load(numbers("--chats", chats), numbers("--cameras", cameras), rate, mix, tokens, duration)
     require_writable(json_out, png_out)
     phases = phases_of(scenario, load)
-    target = Target(base_url, model, api_key, image or default_image(), parse_size(size), caption_tokens)
+    photo = check_image(image or default_image()) if any(phase.cameras for phase in phases) else None
+    target = Target(base_url, model, api_key, photo, parse_size(size), caption_tokens)
     earlier = None if against is None else read_report(against)
     meter = Meter()
     meter.expect(len(phases) * runs)

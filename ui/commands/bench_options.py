@@ -100,6 +100,7 @@ def finish(work: Coroutine[None, None, None], bench: Bench, meter: Meter) -> End
     except EndpointLost as error:
         lost = str(error)
     if interrupted and not bench.measured:
+        typer.echo("watchword: interrupted before anything was measured", err=True)
         raise typer.Abort
     return Ending(interrupted, lost, time.monotonic() - t_begin)
 
@@ -143,7 +144,12 @@ def write_report(report: dict[str, Any], path: Path | None) -> None:
     if path is None:
         typer.echo(json.dumps(report))
         return
-    path.expanduser().write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    try:
+        path.expanduser().write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        typer.echo(json.dumps(report))  # nothing that was measured is lost
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{path}: {reason}; the report went to standard output instead") from None
 
 
 def machine() -> dict[str, Any]:
