@@ -13,6 +13,7 @@ from ui.bench.phase import Measured
 from ui.bench.recorder import Kind
 from ui.bench.report import percentile, window
 from ui.bench.tuning import Choice, Point
+from ui.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +37,7 @@ def draw_timeline(measured: Sequence[Measured], path: Path, title: str) -> None:
     figure.suptitle(title)
     told = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(told.values(), told.keys(), loc="outside lower center", ncols=4, fontsize=8)
-    figure.savefig(path.expanduser(), format="png", dpi=130)
+    _save(figure, path)
 
 
 def draw_curve(points: Sequence[Point], choices: Sequence[Choice], path: Path, title: str) -> None:
@@ -67,16 +68,25 @@ def draw_curve(points: Sequence[Point], choices: Sequence[Choice], path: Path, t
     for axes in (upper, lower):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.set_xticks(budgets, [str(budget) for budget in budgets])
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize=8)
     figure.suptitle(title)
-    figure.savefig(path.expanduser(), format="png", dpi=130)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    try:
+        figure.savefig(path.expanduser(), format="png", dpi=130)
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}; the report has the figures") from None
 
 
 def _panel(axes: Axes, one: Measured, bounds: tuple[float, float]) -> None:
     begin, end = window(one)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylim(*bounds)
     axes.set_xlim(0.0, max(end - begin, 1e-3))
     axes.set_title(one.phase.name, loc="left", fontsize=10)

@@ -82,7 +82,15 @@ def phase_reports(measured: Sequence[Measured]) -> list[dict[str, Any]]:
         whole = [run for run in own if not run["partial"]]
         phase = runs[0].phase
         reports.append(
-            {"phase": name, "chats": phase.chats, "cameras": phase.cameras, "rate": phase.rate, "num_runs": len(whole)}
+            {
+                "phase": name,
+                "chats": phase.chats,
+                "cameras": phase.cameras,
+                "rate": phase.rate,
+                "tokens": phase.tokens,
+                "duration_s": phase.duration_s,
+                "num_runs": len(whole),
+            }
             | median_of(whole or own)
             | {"runs": own}
         )

@@ -130,15 +130,7 @@ def bench(
         "started_unix": round(time.time() - ending.took_s, 3),
         "server": the_bench.server,
         "machine": machine(),
-        "settings": {
-            "size": size,
-            "caption_tokens": caption_tokens,
-            "mix": mix,
-            "tokens": tokens,
-            "duration_s": duration,
-            "runs": runs,
-            "seed": seed,
-        },
+        "settings": {"size": size, "caption_tokens": caption_tokens, "mix": mix, "runs": runs, "seed": seed},
         "phases": phase_reports(the_bench.measured),
     }
     write_report(report, json_out)

@@ -97,7 +97,9 @@ def finish(work: Coroutine[None, None, None], bench: Bench, meter: Meter) -> End
     try:
         with meter.shown():
             interrupted = asyncio.run(until_signal(counted())) is None
-    except EndpointLost as error:
+    except (EndpointLost, UsageError) as error:
+        if not bench.measured:
+            raise
         lost = str(error)
     if interrupted and not bench.measured:
         typer.echo("watchword: interrupted before anything was measured", err=True)
