@@ -141,9 +141,8 @@ class Endpoint:
             return await create(**body, extra_body={"ignore_eos": True})
         except (openai.BadRequestError, openai.UnprocessableEntityError):
             stream = await create(**body)  # raises if ignore_eos was not what was wrong
-            if self.ignores_eos:
-                self.ignores_eos = False
-                self._say("the server refuses ignore_eos, so answers end where its model ends them")
+            self.ignores_eos = False
+            self._say("the server refuses ignore_eos, so answers end where its model ends them")
             return stream
 
 

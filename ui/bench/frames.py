@@ -64,7 +64,7 @@ class FrameSource:
         frame = self._photo.resize(self._size, Image.Resampling.BILINEAR, box=self._crop())
         _paint(frame, mark)
         jpeg = io.BytesIO()
-        frame.save(jpeg, "JPEG", quality=QUALITY, subsampling=0)
+        frame.save(jpeg, "JPEG", quality=QUALITY)
         return f"data:image/jpeg;base64,{base64.b64encode(jpeg.getvalue()).decode()}"
 
     def _crop(self) -> tuple[int, int, int, int]:

@@ -36,8 +36,9 @@ class Asked:
 class ScriptedLLM:
     """Answers with `max_tokens` words, one per `gap_s`; a frame's first word takes `encode_s`, a text's `ttft_s`.
 
-    `eos_after` ends an answer early unless `ignore_eos` was asked for. `on_ask` is told of every chat request, on the
-    server's thread. Use as `with`.
+    `eos_after` ends an answer early unless `ignore_eos` was asked for. `breaks` ends a stream without saying that it is
+    over, as a proxy does whose server died. `on_ask` is told of every chat request, on the server's thread. Use as
+    `with`.
     """
 
     gap_s: float = 0.002
@@ -165,13 +166,13 @@ class ScriptedLLM:
             await _event(writer, _chunk({"content": f"w{number} "}))
             self._step(slices=asked.is_camera and number == 0)
         if self.breaks:
+            await _end(writer)
             return
         await _event(writer, _chunk({}, "length"))
         usage = {"prompt_tokens": num_prompt_tokens(asked), "completion_tokens": wanted, "total_tokens": 0}
         await _event(writer, _chunk({}) | {"choices": [], "usage": usage})
         await _raw(writer, b"data: [DONE]\n\n")
-        writer.write(b"0\r\n\r\n")
-        await writer.drain()
+        await _end(writer)
 
     def _step(self, *, slices: bool) -> None:
         self._step_id += 1
@@ -224,6 +225,11 @@ def _chunk(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str,
 
 async def _event(writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
     await _raw(writer, f"data: {json.dumps(body)}\n\n".encode())
+
+
+async def _end(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"0\r\n\r\n")
+    await writer.drain()
 
 
 async def _raw(writer: asyncio.StreamWriter, data: bytes) -> None:

@@ -258,7 +258,7 @@ def test_a_model_without_eyes(command: Command) -> None:
 def test_answers_that_break_off_are_failures(command: Command) -> None:
     with ScriptedLLM(breaks=True) as server:
         line = one_line(command("bench", "chat", "--base-url", server.url, *SMALL))
-    assert "does not answer a chat" in line
+    assert "does not answer a chat: the answer broke off" in line
 
 
 @pytest.mark.parametrize(
