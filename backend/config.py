@@ -37,6 +37,8 @@ GPU_RESERVE_BYTES = GIB
 PILLOW_PIXELS = 178_956_970
 """Beyond twice this many, Pillow itself refuses to read a header."""
 
+STEP_POLICIES = ("stall-free", "prefill-first", "split-fuse", "latency-target")
+
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}
 
 
@@ -69,7 +71,8 @@ def _flag(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Settings of one `serve` process. None means "decided by `resolve`", which leaves none but an unset `api_key`.
+    """Settings of one `serve` process. None means "decided by `resolve`", which leaves none but an unset `api_key` and
+    the latency target, which takes a measurement.
 
     Construction raises ConfigError, naming the field, its kind and its limit, for any value that cannot be meant.
     """
@@ -104,8 +107,16 @@ class EngineConfig:
     )
     step_policy: str = _flag(
         "stall-free",
-        "order of a step: stall-free books every running decode first, prefill-first whole prompts first",
-        choices=("stall-free", "prefill-first"),
+        "order of a step: stall-free books every running decode first, prefill-first whole prompts first, split-fuse "
+        "the shortest remainder first; latency-target is stall-free with a budget sized by --target-itl-ms",
+        choices=STEP_POLICIES,
+    )
+    target_itl_ms: float | None = _flag(
+        None,
+        "longest wait for a next token, in milliseconds, that prompts and images may cause under latency-target "
+        "(default: twice a bare decode step, measured at the start)",
+        at_least=0.1,
+        at_most=60_000.0,
     )
     kv_cache_memory_bytes: int | None = _flag(
         None,
@@ -130,6 +141,8 @@ class EngineConfig:
         for field in dataclasses.fields(self):
             _check(field, getattr(self, field.name))
         self._check_budget()
+        if self.target_itl_ms is not None and self.step_policy != "latency-target":
+            raise ConfigError(f"--target-itl-ms is for --step-policy latency-target, not for {self.step_policy}")
 
     def _check_budget(self) -> None:
         """R6: every running sequence must find room for its next token in every step."""

@@ -17,7 +17,9 @@ from typing import Protocol
 
 from backend.errors import Cancelled, EngineDead, EngineError
 from backend.metrics import EngineMetrics, StepRecord, kv_usage
+from backend.sched.latency_target import LatencyTarget
 from backend.sched.limits import check_token_budget
+from backend.sched.policy import Policy, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.stream import TokenStream
 from backend.types import Request, SchedulerLimits, SchedulerStats, Step, StepResult
@@ -53,8 +55,8 @@ class EngineState(StrEnum):
 class Engine:
     """Runs requests on a thread of its own.
 
-    `submit`, `cancel`, `set_token_budget` and the readings may be called from any thread and never wait for a step;
-    `drain` and `stop` block. `on_dead` is called once, on the engine thread, after every waiter was answered.
+    `submit`, `cancel`, `set_token_budget`, `change` and the readings may be called from any thread and never wait for a
+    step; `drain` and `stop` block. `on_dead` is called once, on the engine thread, after every waiter was answered.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Engine:
         self.metrics = metrics or EngineMetrics()
         self.on_dead = on_dead
         self._scheduler = scheduler
+        self._policy = scheduler.policy
         self._runner = runner
         self._waiters = Waiters(self.metrics)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -92,6 +95,16 @@ class Engine:
     def token_budget(self) -> int:
         """The token budget that the next step will have."""
         return self._token_budget
+
+    @property
+    def step_policy(self) -> str:
+        """The name of the policy that the next step will be made by."""
+        return self._policy.name
+
+    @property
+    def target_s(self) -> float | None:
+        """The latency target in seconds; None under a policy without one, and until a default one is measured."""
+        return self._policy.target_s or None if isinstance(self._policy, LatencyTarget) else None
 
     def stats(self) -> SchedulerStats:
         """The scheduler's numbers after the latest step or command."""
@@ -119,12 +132,31 @@ class Engine:
 
     def set_token_budget(self, num_tokens: int) -> None:
         """Change the token budget from the next step on; raises ConfigError, naming the limit, when out of bounds."""
-        check_token_budget(num_tokens, self.limits)
+        self.change(token_budget=num_tokens)
+
+    def change(
+        self, *, token_budget: int | None = None, step_policy: str | None = None, target_s: float | None = None
+    ) -> None:
+        """Change all of these from the next step on, or none: what is None stays.
+
+        A latency target goes to the policy named, else to the running one; what was learned of the machine is handed
+        on. Raises ConfigError for a budget out of bounds, an unknown policy, and a target that the policy does not take
+        or this machine cannot meet.
+        """
+        if token_budget is not None:
+            check_token_budget(token_budget, self.limits)
+        policy = None
+        if step_policy is not None or target_s is not None:
+            policy = make_policy(step_policy or self._policy.name, self._policy.cost, target_s)
         with self._changed:
             self._refuse_unless_running()
-            self._token_budget = num_tokens
-            self._post(partial(self._scheduler.set_token_budget, num_tokens))
-        self.metrics.observe_token_budget(num_tokens)
+            if token_budget is not None:
+                self._token_budget = token_budget
+                self._post(partial(self._scheduler.set_token_budget, token_budget))
+            if policy is not None:
+                self._policy = policy
+                self._post(partial(self._follow, policy))
+        self.metrics.observe_token_budget(self._token_budget)
 
     def drain(self, timeout_s: float) -> None:
         """Take no new request, let the others end for up to `timeout_s`, cancel the rest, and stop the thread."""
@@ -201,6 +233,9 @@ class Engine:
         else:
             self._waiters.accept(request.request_id)
 
+    def _follow(self, policy: Policy) -> None:
+        self._scheduler.policy = policy
+
     def _cancel(self, request_id: str) -> None:
         self._scheduler.cancel(request_id)
         self._waiters.cancel(request_id)
@@ -211,6 +246,7 @@ class Engine:
         result = self._runner.execute(step)
         events = self._scheduler.apply(result)
         t_end = time.monotonic()
+        self._scheduler.policy.observe(step, t_end - t_begin)
         self._waiters.deliver(events, t_end)
         stats = self._read_stats()
         self.metrics.observe_step(

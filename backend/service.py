@@ -7,7 +7,8 @@ with this module: the number of threads is settled in the environment first. Kno
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,10 @@ from backend.config import EngineConfig
 from backend.engine import Engine, StepRunner
 from backend.errors import ConfigError, EngineError, ModelLoadError
 from backend.hardware import probe
-from backend.sched.policy import make_policy
+from backend.profile import Profile
+from backend.sched.cost import CostModel
+from backend.sched.latency_target import DEFAULT_STRETCH, LatencyTarget
+from backend.sched.policy import StallFree, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.text import RequestBuilder, SamplingDefaults
 from backend.types import Request, SamplingParams, SchedulerLimits
@@ -72,9 +76,15 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     limits = limits_of(resolved, adapter.spec, block_bytes, may_shrink=config.max_model_len is None)
     resolved = replace(resolved, max_model_len=limits.max_model_len)
     runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size)
-    scheduler = Scheduler(limits, make_policy(resolved.step_policy))
+    scheduler = Scheduler(limits, StallFree())
     say(f"Computing on {hardware.name} in {str(adapter.dtype).removeprefix('torch.')}; warming up …")
-    _warm_up(adapter, scheduler, runner)
+    cost = scheduler.policy.cost
+    with _first_steps():
+        _warm_up(adapter, scheduler, runner)
+        if resolved.step_policy == LatencyTarget.name:
+            Profile(adapter, scheduler, runner, limits).run(say)
+            resolved = settle_target(resolved, cost, say)
+    scheduler.policy = make_policy(resolved.step_policy, cost, _seconds(resolved.target_itl_ms))
     return Service(
         config=resolved,
         engine=Engine(scheduler, runner, limits),
@@ -121,6 +131,29 @@ def limits_of(config: EngineConfig, spec: ModelSpec, block_bytes: int, *, may_sh
     )
 
 
+def settle_target(config: EngineConfig, cost: CostModel, say: Say) -> EngineConfig:
+    """`config` with a latency target that this machine can meet: the given one, or twice the bare decode step measured.
+
+    Raises ConfigError, naming the step that was measured, for a given one that it cannot.
+    """
+    bare_ms = cost.coefficients.bare_decode_s * 1e3
+    say(f"Profile: {cost.coefficients}")
+    target_ms = config.target_itl_ms
+    if target_ms is None:
+        target_ms = max(0.1, round(DEFAULT_STRETCH * bare_ms, 1))
+    elif target_ms <= bare_ms:
+        raise ConfigError(
+            f"--target-itl-ms {target_ms:g} cannot be met: a bare decode step takes {bare_ms:.1f} ms on this machine; "
+            "raise it above that"
+        )
+    say(f"Latency target: {target_ms:g} ms a step; a bare decode step takes {bare_ms:.1f} ms")
+    return replace(config, target_itl_ms=target_ms)
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3
+
+
 def _fast_tokenizer(adapter: ModelAdapter, model: str) -> Tokenizer:
     tokenizer = getattr(adapter.tokenizer, "backend_tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
@@ -148,11 +181,17 @@ def _warm_up(adapter: ModelAdapter, scheduler: Scheduler, runner: StepRunner) ->
     if adapter.spec.takes_images:
         parts.insert(0, {"type": "image"})
         images.append(Image.new("RGB", (64, 64), "grey"))
+    prompt = adapter.prepare([{"role": "user", "content": parts}], images)
+    scheduler.submit(Request("warm-up", prompt, SamplingParams(max_tokens=2, temperature=0.0)))
+    while (step := scheduler.schedule()) is not None:
+        scheduler.apply(runner.execute(step))
+
+
+@contextmanager
+def _first_steps() -> Iterator[None]:
+    """Whatever goes wrong in the first steps is the model's fault, and makes a start impossible."""
     try:
-        prompt = adapter.prepare([{"role": "user", "content": parts}], images)
-        scheduler.submit(Request("warm-up", prompt, SamplingParams(max_tokens=2, temperature=0.0)))
-        while (step := scheduler.schedule()) is not None:
-            scheduler.apply(runner.execute(step))
+        yield
     except EngineError:
         raise
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 
 from backend.sched.encoder_ledger import EncoderLedger
@@ -51,6 +51,12 @@ class Draft:
     def finish(self, evictions: tuple[str, ...]) -> Step:
         """The step as a value."""
         return Step(self.step_id, tuple(self._chunks), self._encodes, evictions)
+
+
+def images_to_encode(running: Iterable[Sequence], ledger: EncoderLedger) -> tuple[EncodeSlice, ...]:
+    """What is left to encode of each image that `running` (most urgent first) need, each image once."""
+    images = {image.key: image for seq in running if seq.images for image in seq.pending_images()}
+    return tuple(ledger.rest_of(image) for image in images.values() if not ledger.is_encoded(image.key))
 
 
 def book_images(

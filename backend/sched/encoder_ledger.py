@@ -52,6 +52,12 @@ class EncoderLedger:
         entry = self._entries.get(key)
         return entry is not None and entry.num_scheduled == entry.image.num_slices
 
+    def rest_of(self, image: ImageInput) -> EncodeSlice:
+        """The slices of `image` that are not scheduled yet."""
+        entry = self._entries.get(image.key)
+        first = 0 if entry is None else entry.num_scheduled
+        return EncodeSlice(image, first, image.num_slices - first)
+
     def pin(self, keys: Sequence[str]) -> None:
         """Pin exactly these, the most important first; whatever was pinned before is evictable again.
 

@@ -1,55 +1,40 @@
-"""In which order a step's tokens are given out: the only thing that differs between scheduling policies.
+"""In which order a step's tokens are given out, and how many: the only thing that differs between scheduling policies.
 
-A policy reads a `View` and answers with `Lane`s; the scheduler books them in order. It books nothing itself, so that
-blocks, images, hard bounds and admission are the same under every policy.
+A policy reads a `View` and answers with `Lane`s and a number of encoder slices; the scheduler books them in order. It
+books nothing itself, so that blocks, images, hard bounds and admission are the same under every policy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from backend.errors import ConfigError
+from backend.sched.cost import CostModel
+from backend.sched.latency_target import LatencyTarget
 from backend.sched.sequence import Sequence
+from backend.sched.view import Lane, View
 from backend.types import Step
 
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The scheduler before a step. Each tuple is in order of priority; sequences are to be read, never changed.
-
-    `decodes` need only their newest token computed, `prefills` run with more than that left, `waiting` are queued.
-    `token_budget` is the operator's soft budget, `hard_num_tokens` what the step's memory can hold.
-    """
-
-    step_id: int
-    decodes: tuple[Sequence, ...]
-    prefills: tuple[Sequence, ...]
-    waiting: tuple[Sequence, ...]
-    token_budget: int
-    hard_num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """Sequences to book in this order, until the whole step holds `tokens` tokens (earlier lanes' included).
-
-    If an `exclusive` lane books anything, later lanes get nothing in this step.
-    """
-
-    seqs: tuple[Sequence, ...]
-    tokens: int
-    exclusive: bool = False
+_TOKENS_PER_STEP_UNSERVED = 16
+"""How much shorter a prompt counts under split-fuse for each step that left it out."""
 
 
 class Policy(Protocol):
-    """An order of work."""
+    """An order of work. `cost` is what it learns into, to be handed on to the policy that comes after."""
 
     name: str
+    cost: CostModel
 
     def lanes(self, view: View) -> tuple[Lane, ...]:
         """The lanes of the next step. Pure: the same view (and the same past `observe` calls) give the same lanes."""
+        ...
+
+    def slices(self, view: View) -> int | None:
+        """How many encoder slices the next step may have; None leaves it to the operator's limits. Pure, as `lanes` is.
+
+        A step that would be empty otherwise gets one all the same.
+        """
         ...
 
     def observe(self, step: Step, elapsed_s: float) -> None:
@@ -57,43 +42,77 @@ class Policy(Protocol):
         ...
 
 
-class StallFree:
+class FixedBudget:
+    """What policies have in common whose bounds are the operator's. They learn for whichever policy comes after."""
+
+    def __init__(self, cost: CostModel | None = None) -> None:
+        self.cost = cost or CostModel()
+
+    def slices(self, view: View) -> int | None:
+        """The operator's number."""
+        return None
+
+    def observe(self, step: Step, elapsed_s: float) -> None:
+        """Keep the cost model up to date."""
+        self.cost.observe(step, elapsed_s)
+
+
+class StallFree(FixedBudget):
     """Every running decode first, then prompts by class, until the token budget is full (Sarathi-Serve)."""
 
     name = "stall-free"
 
     def lanes(self, view: View) -> tuple[Lane, ...]:
         """Decodes, then running prompts and admission, interactive before background."""
-        return (Lane(view.decodes, view.token_budget), Lane(_prompts(view), view.token_budget))
-
-    def observe(self, step: Step, elapsed_s: float) -> None:
-        """Nothing to learn: the budget is the operator's."""
+        return (Lane(view.decodes, view.token_budget), Lane(view.prompts, view.token_budget))
 
 
-class PrefillFirst:
+class PrefillFirst(FixedBudget):
     """Whole prompts before decodes, in steps of their own (Orca, early vLLM): the baseline to compare with."""
 
     name = "prefill-first"
 
     def lanes(self, view: View) -> tuple[Lane, ...]:
         """Prompts as far as memory allows; decodes only in steps without any."""
-        prompts = Lane(_prompts(view), view.hard_num_tokens, exclusive=True)
+        prompts = Lane(view.prompts, view.hard_num_tokens, exclusive=True)
         return (prompts, Lane(view.decodes, view.token_budget))
 
-    def observe(self, step: Step, elapsed_s: float) -> None:
-        """Nothing to learn."""
+
+class SplitFuse(FixedBudget):
+    """A constant total of tokens, the shortest remainder first (DeepSpeed-FastGen): short prompts overtake long ones.
+
+    Within a class, that is; and a prompt that is left out counts as shorter from step to step, so that an endless
+    stream of short ones cannot starve it.
+    """
+
+    name = "split-fuse"
+
+    def lanes(self, view: View) -> tuple[Lane, ...]:
+        """One lane: decodes have one token left and lead, then prompts, running or queued alike."""
+
+        def remainder(seq: Sequence) -> tuple[bool, int, int]:
+            age = max(0, view.step_id - seq.served_step)
+            return (seq.is_background, seq.remaining - age * _TOKENS_PER_STEP_UNSERVED, seq.arrival)
+
+        prompts = sorted(view.prefills + view.waiting, key=remainder)
+        return (Lane((*view.decodes, *prompts), view.token_budget),)
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {policy.name: policy for policy in (StallFree, PrefillFirst)}
+POLICIES: dict[str, Callable[[CostModel | None], Policy]] = {
+    policy.name: policy for policy in (StallFree, PrefillFirst, SplitFuse, LatencyTarget)
+}
 
 
-def make_policy(name: str) -> Policy:
-    """A fresh policy by name; raises ConfigError with the choices for an unknown one."""
+def make_policy(name: str, cost: CostModel | None = None, target_s: float | None = None) -> Policy:
+    """A fresh policy by name, which learns into `cost` and plans by what is known there.
+
+    `target_s` is for latency-target (None: twice a bare decode step). Raises ConfigError with the choices for an
+    unknown name, and for a target that the policy does not know or cannot reach.
+    """
     if name not in POLICIES:
         raise ConfigError(f"Unknown step policy {name!r}: choose one of {', '.join(POLICIES)}.")
-    return POLICIES[name]()
-
-
-def _prompts(view: View) -> tuple[Sequence, ...]:
-    """Running prompts and queued ones, by class; within a class those begun go first, then by arrival."""
-    return tuple(sorted(view.prefills + view.waiting, key=lambda seq: (seq.is_background, seq.is_queued, seq.arrival)))
+    if target_s is None:
+        return POLICIES[name](cost)
+    if name != LatencyTarget.name:
+        raise ConfigError(f"A latency target is for the step policy {LatencyTarget.name}, not for {name}.")
+    return LatencyTarget(cost, target_s)

@@ -10,21 +10,22 @@ from __future__ import annotations
 from backend.errors import Overloaded, Rejected
 from backend.sched.admission import choose_victims, find_prefix, has_blocks_for
 from backend.sched.blocks import BlockPool, BlockTable
-from backend.sched.booking import Draft, book_images
+from backend.sched.booking import Draft, book_images, images_to_encode
 from backend.sched.chunking import chunk_end
 from backend.sched.encoder_ledger import EncoderLedger
 from backend.sched.invariants import check_sequences
 from backend.sched.limits import check_limits, check_request, check_token_budget, context_len
-from backend.sched.policy import Policy, View
+from backend.sched.policy import Policy
 from backend.sched.sequence import SeqState, Sequence
+from backend.sched.view import View
 from backend.types import FinishReason, Request, SchedulerLimits, SchedulerStats, Step, StepResult, TokenEvent
 
 
 class Scheduler:
     """All living requests, their blocks and their images.
 
-    Raises ConfigError for limits that contradict each other. `policy` is public for its `observe`: whoever times the
-    steps tells it.
+    Raises ConfigError for limits that contradict each other. `policy` is public: whoever times the steps tells it, and
+    another one may take its place between two steps.
     """
 
     def __init__(self, limits: SchedulerLimits, policy: Policy) -> None:
@@ -33,6 +34,7 @@ class Scheduler:
         self._limits = limits
         self._context_len = context_len(limits)
         self._token_budget = limits.max_num_batched_tokens
+        self._step_token_budget = limits.max_num_batched_tokens
         self._pool = BlockPool(limits.num_blocks, limits.block_size)
         self._ledger = EncoderLedger(limits.encoder_cache_embeds)
         self._seqs: dict[str, Sequence] = {}
@@ -82,13 +84,16 @@ class Scheduler:
         self._promote_starved()
         draft = Draft(self._next_step_id, self._limits.hard_num_batched_tokens)
         self._is_admitting = True
-        for lane in self.policy.lanes(self._view()):
+        view = self._view()
+        lanes, num_slices = self.policy.lanes(view), self.policy.slices(view)
+        self._step_token_budget = max(lane.tokens for lane in lanes)
+        for lane in lanes:
             before = draft.num_tokens
             for seq in lane.seqs:
                 self._book(seq, lane.tokens - draft.num_tokens, draft)
             if lane.exclusive and draft.num_tokens > before:
                 break
-        self._book_images(draft)
+        self._book_images(draft, num_slices)
         if draft.is_empty:
             return None
         self._next_step_id += 1
@@ -127,6 +132,7 @@ class Scheduler:
             num_preemptions_total=self._num_preemptions,
             prefix_queries_total=self._num_prefix_queries,
             prefix_hits_total=self._num_prefix_hits,
+            step_token_budget=self._step_token_budget,
         )
 
     def check(self) -> None:
@@ -150,6 +156,7 @@ class Scheduler:
             waiting=tuple(_by_priority(self._waiting)),
             token_budget=self._token_budget,
             hard_num_tokens=self._limits.hard_num_batched_tokens,
+            images=images_to_encode(running, self._ledger),
         )
 
     def _book(self, seq: Sequence, soft_room: int, draft: Draft) -> None:
@@ -205,12 +212,18 @@ class Scheduler:
         self._waiting.append(seq)
         self._num_preemptions += 1
 
-    def _book_images(self, draft: Draft) -> None:
+    def _book_images(self, draft: Draft, num_slices: int | None) -> None:
+        """Book that many encoder slices (None: as many as the limits say, fewer while somebody decodes).
+
+        At least one where the step would be empty, for somebody may wait for nothing else.
+        """
         running = _by_priority(self._running)
-        if any(seq.is_decoding for seq in running):
-            num_slices = self._limits.max_encoder_slices_per_step
-        else:
-            num_slices = self._limits.idle_encoder_slices_per_step
+        if num_slices is None:
+            is_idle = not any(seq.is_decoding for seq in running)
+            limits = self._limits
+            num_slices = limits.idle_encoder_slices_per_step if is_idle else limits.max_encoder_slices_per_step
+        elif draft.is_empty:
+            num_slices = max(1, num_slices)
         draft.add_encodes(book_images(running, self._ledger, num_slices, draft.images_in_use, draft.step_id))
 
     def _fail(self, result: StepResult) -> list[TokenEvent]:

@@ -12,10 +12,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from openai.types import Model
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from backend.config import STEP_POLICIES
 from backend.engine import EngineState
 from backend.errors import EngineError, Rejected
 from backend.server.chat import check_model, create_chat_completion, read_body
@@ -23,6 +24,11 @@ from backend.server.errors import ApiError, error_response
 from backend.service import Service
 
 MAX_STEPS = 2048
+
+_CHANGE_HELP = (
+    'the body must hold at least one of "max_num_batched_tokens" (a whole number), "step_policy" (a name) and '
+    '"target_itl_ms" (a number above 0), and nothing else'
+)
 
 
 def create_app(service: Service) -> FastAPI:
@@ -73,35 +79,57 @@ def _add_engine_routes(app: FastAPI, service: Service) -> None:
         records = engine.metrics.steps.since(since, limit)
         return JSONResponse({"steps": [asdict(record) for record in records], **_head(service)})
 
+    @app.get("/engine/config")
+    async def config() -> JSONResponse:
+        return JSONResponse(_head(service))
+
     @app.patch("/engine/config")
     async def change(request: Request) -> JSONResponse:
-        engine.set_token_budget(_parse_change(await read_body(request, service.config.max_request_bytes)))
+        wanted = _parse_change(await read_body(request, service.config.max_request_bytes))
+        engine.change(
+            token_budget=wanted.max_num_batched_tokens,
+            step_policy=wanted.step_policy,
+            target_s=None if wanted.target_itl_ms is None else wanted.target_itl_ms / 1e3,
+        )
         return JSONResponse(_head(service))
 
 
 class EngineChange(BaseModel):
-    """What may be changed while the engine runs."""
+    """What may be changed while the engine runs: any of these, all at once."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    max_num_batched_tokens: int
+    max_num_batched_tokens: int | None = None
+    step_policy: str | None = None
+    target_itl_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
-def _parse_change(body: bytes) -> int:
+def _parse_change(body: bytes) -> EngineChange:
     try:
-        return EngineChange.model_validate_json(body).max_num_batched_tokens
-    except ValidationError:
-        message = 'the body must be {"max_num_batched_tokens": <whole number>}'
-        raise Rejected(message, param="max_num_batched_tokens", code="invalid_value") from None
+        change = EngineChange.model_validate_json(body)
+    except ValidationError as error:
+        param = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else None
+        raise Rejected(_CHANGE_HELP, param=param, code="invalid_value") from None
+    if not change.model_dump(exclude_none=True):
+        raise Rejected(_CHANGE_HELP, code="invalid_value")
+    return change
 
 
 def _head(service: Service) -> dict[str, Any]:
-    """The settings that explain the steps; the slider's bounds are `max_num_seqs` and the hard bound."""
+    """The settings that explain the steps; the slider's bounds are `max_num_seqs` and the hard bound.
+
+    `step_token_budget` is what the policy allowed the latest step; `target_itl_ms` is null unless the policy has one.
+    """
+    engine = service.engine
+    target_s = engine.target_s
     return {
-        "max_num_batched_tokens": service.engine.token_budget,
-        "max_num_seqs": service.engine.limits.max_num_seqs,
-        "hard_num_batched_tokens": service.engine.limits.hard_num_batched_tokens,
-        "step_policy": service.config.step_policy,
+        "max_num_batched_tokens": engine.token_budget,
+        "max_num_seqs": engine.limits.max_num_seqs,
+        "hard_num_batched_tokens": engine.limits.hard_num_batched_tokens,
+        "step_policy": engine.step_policy,
+        "step_policies": list(STEP_POLICIES),
+        "target_itl_ms": None if target_s is None else round(target_s * 1e3, 3),
+        "step_token_budget": engine.stats().step_token_budget,
     }
 
 

@@ -40,7 +40,11 @@ def test_steps_and_their_paging(scripted: Start) -> None:
             "max_num_seqs": 8,
             "hard_num_batched_tokens": 256,
             "step_policy": "stall-free",
+            "step_policies": ["stall-free", "prefill-first", "split-fuse", "latency-target"],
+            "target_itl_ms": None,
+            "step_token_budget": 64,
         }
+        assert http.get("/engine/config").json() == body
         assert [s["step_id"] for s in steps] == list(range(len(steps)))
         assert [(s["prefill_tokens"], s["decode_tokens"]) for s in steps[:3]] == [(64, 0), (37, 0), (0, 1)]
         assert all(s["elapsed_ms"] >= 0 and s["encoder_slices"] == 0 for s in steps)
@@ -60,6 +64,49 @@ def test_the_budget_is_felt_at_once(scripted: Start) -> None:
         assert reply.json()["max_num_batched_tokens"] == 16
         ask(rig.live, "x" * 100)
         assert max(s["prefill_tokens"] for s in http.get("/engine/steps").json()["steps"]) == 16
+
+
+def test_the_policy_is_switched_while_it_runs_and_keeps_what_was_learned(scripted: Start) -> None:
+    rig = scripted("abc", step_s=0.004)
+    with rig.live.http() as http:
+        for _ in range(3):
+            ask(rig.live, "x" * 100)
+        switched = http.patch("/engine/config", json={"step_policy": "latency-target", "max_num_batched_tokens": 32})
+        assert (switched.status_code, switched.json()["step_policy"]) == (200, "latency-target")
+        default_ms = switched.json()["target_itl_ms"]
+        assert 2 * 4 <= default_ms < 2 * 40, "twice the step that was measured"
+        too_short = http.patch("/engine/config", json={"target_itl_ms": 0.5, "max_num_batched_tokens": 64})
+        assert too_short.status_code == 400
+        assert "a bare decode step takes" in too_short.json()["error"]["message"]
+        now = http.get("/engine/config").json()
+        assert (now["target_itl_ms"], now["max_num_batched_tokens"]) == (default_ms, 32), "all of a change or none"
+        assert http.patch("/engine/config", json={"target_itl_ms": 200}).json()["target_itl_ms"] == 200
+        ask(rig.live, "y" * 100)
+        assert http.get("/engine/config").json()["step_token_budget"] > 64, "200 ms hold more than a budget of 32"
+        back = http.patch("/engine/config", json={"step_policy": "split-fuse"}).json()
+        assert (back["step_policy"], back["target_itl_ms"]) == ("split-fuse", None)
+        ask(rig.live, "z" * 100)
+        assert http.get("/engine/config").json()["step_token_budget"] == 32
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"step_policy": "fifo"}, "stall-free, prefill-first, split-fuse, latency-target"),
+        ({"step_policy": 1}, "a name"),
+        ({"target_itl_ms": 50}, "latency-target, not for stall-free"),
+        ({"step_policy": "prefill-first", "target_itl_ms": 50}, "latency-target, not for prefill-first"),
+        ({"step_policy": "latency-target", "target_itl_ms": 0}, "above 0"),
+        ({"step_policy": "latency-target", "max_num_batched_tokens": 7}, "max_num_seqs (8)"),
+    ],
+)
+def test_a_policy_or_target_that_cannot_be_is_a_400_and_changes_nothing(scripted: Start, body: Any, words: str) -> None:
+    with scripted().live.http() as http:
+        before = http.get("/engine/config").json()
+        reply = http.patch("/engine/config", json=body)
+        assert reply.status_code == 400
+        assert words in reply.json()["error"]["message"]
+        assert http.get("/engine/config").json() == before
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,16 @@ import random
 from dataclasses import dataclass, field
 
 from backend.errors import ConfigError, Overloaded, Rejected
-from backend.sched.policy import Lane, Policy, View, make_policy
+from backend.sched.cost import CostModel
+from backend.sched.policy import POLICIES, Policy, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState
+from backend.sched.view import Lane, View
 from backend.types import FinishReason, Request, Step, TokenEvent
 from tests.fuzz.contract_runner import ContractRunner, expected_answer
 from tests.fuzz.traces import Trace, never_fits
+
+IMPOSSIBLE_TIMES = (0.0, -1.0, float("inf"), float("nan"))
 
 
 @dataclass
@@ -28,10 +32,10 @@ class Outcome:
 
 
 class WatchedPolicy:
-    """A policy that remembers the view it saw last."""
+    """A policy that remembers the view it saw last, and is asked everything twice."""
 
     def __init__(self, policy: Policy) -> None:
-        self.name = policy.name
+        self.name, self.cost = policy.name, policy.cost
         self.view: View | None = None
         self._policy = policy
 
@@ -41,6 +45,11 @@ class WatchedPolicy:
         assert lanes == self._policy.lanes(view), "lanes() is not pure"
         return lanes
 
+    def slices(self, view: View) -> int | None:
+        slices = self._policy.slices(view)
+        assert slices == self._policy.slices(view), "slices() is not pure"
+        return slices
+
     def observe(self, step: Step, elapsed_s: float) -> None:
         self._policy.observe(step, elapsed_s)
 
@@ -48,13 +57,16 @@ class WatchedPolicy:
 def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
     """Play `trace` to its end; AssertionError as soon as anything is wrong."""
     rng = random.Random(trace.seed + 1)
-    policy = WatchedPolicy(make_policy(trace.policy))
+    policy, machine = _policy(trace, trace.policy, CostModel()), trace.machine()
     scheduler, runner, outcome = make_scheduler(trace.limits, policy), ContractRunner(trace.limits), Outcome()
     queue = list(trace.requests)
     for _ in range(_step_bound(trace)):
         while queue and rng.random() < trace.arrival_odds:
             _submit(queue.pop(0), scheduler, runner, outcome)
         _disturb(rng, trace, scheduler, runner)
+        if rng.random() < trace.switch_odds:
+            scheduler.policy = policy = _other_policy(rng, trace, policy)
+        runner.may_encode_at_will = policy.name == "latency-target"
         scheduler.check()
         step = scheduler.schedule()
         scheduler.check()
@@ -64,7 +76,7 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
                 break
             continue
         outcome.steps.append(step)
-        if trace.policy == "stall-free":
+        if policy.name != "prefill-first":
             _check_no_decode_is_stalled(step, policy.view)
         result = runner.execute(step, *_failures(rng, trace, step))
         if rng.random() < trace.cancel_odds / 4 and step.chunks:
@@ -72,6 +84,7 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
         events = scheduler.apply(result)
         runner.take_events(events, result)
         outcome.events += events
+        policy.observe(step, machine.time_s(step) if rng.random() < 0.99 else rng.choice(IMPOSSIBLE_TIMES))
         scheduler.check()
     else:
         raise AssertionError("no end in sight: starvation or thrashing")
@@ -81,7 +94,9 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
 
 def _step_bound(trace: Trace) -> int:
     """Twice the steps it would take to serve one request after the other, and the time until all have arrived."""
-    budget = trace.limits.max_num_seqs if trace.budget_odds else trace.limits.max_num_batched_tokens
+    budget = trace.limits.max_num_batched_tokens
+    if trace.budget_odds or trace.switch_odds or trace.policy == "latency-target":
+        budget = min(budget, trace.limits.max_num_seqs)
     tokens = sum(1 + len(r.prompt.token_ids) // budget + r.sampling.max_tokens for r in trace.requests)
     slices = sum(image.num_slices for r in trace.requests for image in r.prompt.images)
     return 2 * (tokens + slices) + int(20 * len(trace.requests) / trace.arrival_odds)
@@ -114,6 +129,20 @@ def _disturb(rng: random.Random, trace: Trace, scheduler: Scheduler, runner: Con
             assert not allowed
         else:
             assert allowed
+
+
+def _other_policy(rng: random.Random, trace: Trace, policy: WatchedPolicy) -> WatchedPolicy:
+    """Any policy, with what the one before has learned; a target below a bare decode step must be refused."""
+    try:
+        return _policy(trace, rng.choice(tuple(POLICIES)), policy.cost)
+    except ConfigError:
+        assert trace.target_s is not None
+        assert trace.target_s <= policy.cost.coefficients.bare_decode_s, "a target was refused that can be met"
+        return policy
+
+
+def _policy(trace: Trace, name: str, cost: CostModel) -> WatchedPolicy:
+    return WatchedPolicy(make_policy(name, cost, trace.target_s if name == "latency-target" else None))
 
 
 def _cancel(request_id: str, scheduler: Scheduler, runner: ContractRunner) -> None:

@@ -17,22 +17,37 @@ from backend.types import (
     SchedulerLimits,
 )
 from tests.fuzz.contract_runner import VOCAB_SIZE
+from tests.fuzz.machine import Machine
 
 IMAGE_TOKEN = 99
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One random world: limits, policy, requests and the odds of trouble."""
+    """One random world: limits, policy, requests and the odds of trouble. `target_s` is for latency-target."""
 
     seed: int
     policy: str
+    target_s: float | None
     limits: SchedulerLimits
     requests: tuple[Request, ...]
     cancel_odds: float
     failure_odds: float
     budget_odds: float
     arrival_odds: float
+    switch_odds: float
+
+    def machine(self) -> Machine:
+        """The machine that this world runs on: fast or slow, noisy, with hiccups."""
+        rng = random.Random(self.seed + 2)
+        return Machine(
+            base_s=rng.choice((0.0, 0.001, 0.02)),
+            token_s=rng.choice((1e-5, 1e-3)),
+            slice_s=tuple(rng.choice((1e-4, 0.01, 0.1)) for _ in range(3)),
+            noise=rng.choice((0.0, 0.1, 0.5)),
+            hiccup_odds=rng.choice((0.0, 0.05)),
+            seed=self.seed,
+        )
 
 
 def make_trace(seed: int) -> Trace:
@@ -63,12 +78,14 @@ def make_trace(seed: int) -> Trace:
     return Trace(
         seed=seed,
         policy=rng.choice(tuple(POLICIES)),
+        target_s=rng.choice((None, 1e-4, 0.005, 0.03, 1.0)),
         limits=limits,
         requests=requests,
         cancel_odds=rng.choice((0.0, 0.0, 0.03, 0.2)),
         failure_odds=rng.choice((0.0, 0.0, 0.05)),
         budget_odds=rng.choice((0.0, 0.1)),
         arrival_odds=rng.choice((0.1, 0.5, 1.0)),
+        switch_odds=rng.choice((0.0, 0.0, 0.05)),
     )
 
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from backend.config import STEP_POLICIES
 from backend.errors import ConfigError
-from backend.sched.policy import POLICIES, Lane, View, make_policy
+from backend.sched.cost import CostModel
+from backend.sched.policy import POLICIES, make_policy
 from backend.sched.sequence import SeqState, Sequence
-from backend.types import Step
+from backend.sched.view import Lane, View
 from tests.unit.sched.builders import BACKGROUND, World, booked, request, sequence
 
 
@@ -52,49 +54,51 @@ def test_each_make_is_a_fresh_policy_with_its_name(name: str) -> None:
     assert make_policy(name) is not make_policy(name)
 
 
-class SplitFuse:
-    """DeepSpeed-FastGen's order, in the words of the seam: shortest remainder first, a constant total."""
-
-    name = "split-fuse"
-
-    def lanes(self, view: View) -> tuple[Lane, ...]:
-        everybody = view.decodes + view.prefills + view.waiting
-        return (Lane(tuple(sorted(everybody, key=lambda seq: (seq.remaining, seq.arrival))), view.token_budget),)
-
-    def observe(self, step: Step, elapsed_s: float) -> None:
-        pass
-
-
-class LatencyTarget:
-    """Stall-free with a budget that is learned from how long steps took."""
-
-    name = "latency-target"
-
-    def __init__(self, target_s: float) -> None:
-        self.target_s = target_s
-        self.tokens_per_s = 1000.0
-
-    def lanes(self, view: View) -> tuple[Lane, ...]:
-        budget = max(len(view.decodes) + 1, min(int(self.target_s * self.tokens_per_s), view.hard_num_tokens))
-        return (Lane(view.decodes, budget), Lane(view.prefills + view.waiting, budget))
-
-    def observe(self, step: Step, elapsed_s: float) -> None:
-        self.tokens_per_s = sum(chunk.num_tokens for chunk in step.chunks) / elapsed_s
-
-
-def test_split_fuse_fits_the_seam() -> None:
-    world = World(SplitFuse())
+def test_split_fuse_gives_a_constant_total_to_the_shortest_first() -> None:
+    world = World("split-fuse")
     world.submit(request("long", 40), request("short", 5))
     assert booked(world.step()) == {"short": 5, "long": 11}
+    assert booked(world.step()) == {"short": 1, "long": 15}
     world.run()
 
 
-def test_latency_target_fits_the_seam() -> None:
-    policy = LatencyTarget(target_s=0.010)
-    world = World(policy)
+def test_split_fuse_lets_a_short_prompt_overtake_a_running_one_but_no_chat_wait_for_a_camera() -> None:
+    world = World("split-fuse")
     world.submit(request("long", 60))
-    step = world.step()
-    assert booked(step) == {"long": 10}
-    world.scheduler.policy.observe(step, elapsed_s=0.005)
-    assert booked(world.step()) == {"long": 20}
+    world.step()
+    world.submit(request("camera", 4, request_class=BACKGROUND), request("short", 10))
+    assert booked(world.step()) == {"short": 10, "long": 6}
     world.run()
+
+
+def test_split_fuse_starves_no_long_prompt() -> None:
+    """Short prompts without end, each of them a whole budget."""
+    world = World("split-fuse", num_blocks=400, max_num_seqs=2)
+    world.submit(request("long", 150, max_tokens=1))
+    world.step()
+    for number in range(60):
+        world.submit(request(f"short{number}", 15, max_tokens=1))
+        world.step()
+        if world.answer("long")[1] is not None:
+            return
+    pytest.fail("the long prompt is still waiting")
+
+
+def test_the_settings_offer_every_policy() -> None:
+    assert tuple(POLICIES) == STEP_POLICIES
+
+
+def test_a_target_is_for_the_policy_that_has_one() -> None:
+    with pytest.raises(ConfigError, match="latency-target, not for split-fuse"):
+        make_policy("split-fuse", target_s=0.05)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_learns_into_the_model_it_was_given(name: str) -> None:
+    cost = CostModel()
+    world = World(make_policy(name, cost))
+    world.submit(request("a", 10))
+    for step in world.run():
+        world.scheduler.policy.observe(step, 0.01)
+    assert cost.num_observed > 0
+    assert world.scheduler.policy.cost is cost

@@ -6,12 +6,12 @@ import pytest
 
 from backend.sched.admission import choose_victims, has_blocks_for
 from backend.sched.blocks import BlockPool
-from backend.sched.policy import Lane, View
-from backend.types import Step
+from backend.sched.policy import FixedBudget
+from backend.sched.view import Lane, View
 from tests.unit.sched.builders import BACKGROUND, World, booked, image, request, sequence
 
 
-class YoungestFirst:
+class YoungestFirst(FixedBudget):
     """Asks the running in the wrong order on purpose, so that whoever cannot get on is asked before whoever can."""
 
     name = "youngest-first"
@@ -19,9 +19,6 @@ class YoungestFirst:
     def lanes(self, view: View) -> tuple[Lane, ...]:
         running = sorted(view.decodes + view.prefills, key=lambda seq: seq.arrival, reverse=True)
         return (Lane((*running, *view.waiting), view.token_budget),)
-
-    def observe(self, step: Step, elapsed_s: float) -> None:
-        pass
 
 
 def test_r1_a_running_prefill_that_gets_no_blocks_does_not_end_its_lane() -> None:

@@ -1,0 +1,46 @@
+"""What the scheduler and a policy say to each other before a step: a View of what there is, Lanes of what to book."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backend.sched.sequence import Sequence
+from backend.types import EncodeSlice
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The scheduler before a step. Each tuple is in order of priority; sequences are to be read, never changed.
+
+    It is good until the step is booked: the sequences in it move on then.
+
+    `decodes` need only their newest token computed, `prefills` run with more than that left, `waiting` are queued.
+    `images` is what is left to encode of each image that the running need. `token_budget` is the operator's soft
+    budget, `hard_num_tokens` what the step's memory can hold.
+    """
+
+    step_id: int
+    decodes: tuple[Sequence, ...]
+    prefills: tuple[Sequence, ...]
+    waiting: tuple[Sequence, ...]
+    token_budget: int
+    hard_num_tokens: int
+    images: tuple[EncodeSlice, ...] = ()
+
+    @property
+    def prompts(self) -> tuple[Sequence, ...]:
+        """Running prompts and queued ones, by class; within a class those begun go first, then by arrival."""
+        prompts = self.prefills + self.waiting
+        return tuple(sorted(prompts, key=lambda seq: (seq.is_background, seq.is_queued, seq.arrival)))
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Sequences to book in this order, until the whole step holds `tokens` tokens (earlier lanes' included).
+
+    If an `exclusive` lane books anything, later lanes get nothing in this step.
+    """
+
+    seqs: tuple[Sequence, ...]
+    tokens: int
+    exclusive: bool = False
