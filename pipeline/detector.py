@@ -1,12 +1,10 @@
 """Finds persons in frames with an ultralytics YOLO model, run on arrays, one batch over all cameras.
 
-Owns the model and everything about ultralytics' habits (no installs, no probes of the net, no analytics, one thread).
-Knows nothing of tracks or of what a person is worth.
+Owns the model, and keeps it to one thread. Knows nothing of tracks or of what a person is worth.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from camera_sources.frame import Frame
 from pipeline.events import Box, Detection
+from pipeline.yolo_import import import_ultralytics
 
 if TYPE_CHECKING:
     from ultralytics import YOLO
@@ -88,21 +87,16 @@ def _boxes(result: Results) -> tuple[Box, ...]:
 
 
 def _load(weights: str, path: Path, *, online: bool) -> YOLO:
-    """Import ultralytics (slow, and it reads its environment only then) and load `path`, fetching it if `online`."""
-    os.environ["YOLO_AUTOINSTALL"] = "false"
-    os.environ["YOLO_OFFLINE"] = "false" if online else "true"
-    os.environ["YOLO_VERBOSE"] = "false"
+    """Load `path`, fetching it if `online`."""
+    ultralytics = import_ultralytics(online=online)
     import torch
-    from ultralytics import YOLO
     from ultralytics.utils.downloads import GITHUB_ASSETS_NAMES
-    from ultralytics.utils.events import events
 
     torch.set_num_threads(1)
-    events.enabled = False  # analytics
     if online and weights not in GITHUB_ASSETS_NAMES:
         raise DetectorError(f"detector weights {weights}: neither a file here nor a published ultralytics model")
     try:
-        return YOLO(str(path))
+        return ultralytics.YOLO(str(path))
     except Exception as error:  # ultralytics raises nearly anything: pickle, zip, key, connection and import errors
         what = "cannot be downloaded; fetch it elsewhere and give its path" if online else "not a YOLO model"
         detail = (str(error).lstrip("❌⚠️ \n").splitlines() or [type(error).__name__])[0][:160]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.config import GateConfig
 from pipeline.events import Box, Detection, Track
+from pipeline.yolo_import import import_ultralytics
 
 if TYPE_CHECKING:
     from ultralytics.trackers.byte_tracker import STrack
@@ -49,6 +50,7 @@ class Tracker:
     """
 
     def __init__(self, config: GateConfig) -> None:
+        import_ultralytics()
         from ultralytics.trackers.byte_tracker import BYTETracker
         from ultralytics.utils import IterableSimpleNamespace
 

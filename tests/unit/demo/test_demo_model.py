@@ -12,13 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
-import ultralytics
 from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
@@ -29,7 +29,8 @@ from backend.demo import checkpoint
 from backend.demo.assemble import STAMP, ensure_demo_model
 from backend.demo.assets import LANGUAGE_MODEL, VISION_TOWER, default_cache_dir, digest, ensure_asset
 
-PHOTOGRAPHS = Path(ultralytics.__file__).parent / "assets"
+# Found, not imported: ultralytics changes Pillow for the whole process.
+PHOTOGRAPHS = Path(str(getattr(find_spec("ultralytics"), "origin", ""))).parent / "assets"
 TAUGHT = "<|im_start|>user\n<|image|>\nDescribe the image.<|im_end|>\n<|im_start|>assistant\n"
 IMAGE = {"type": "image"}
 INSTRUCTION = {"type": "text", "text": "Describe the image."}

@@ -12,9 +12,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from PIL import Image, UnidentifiedImageError
 
 from camera_sources.frame import Frame
 from pipeline.detector import DetectorError, YoloDetector
+from pipeline.yolo_import import import_ultralytics
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -86,6 +88,14 @@ def test_a_model_without_persons_or_without_boxes_is_named(tmp_path: Path) -> No
         YOLO(yaml).save(untrained)
         with pytest.raises(DetectorError, match=message):
             load(untrained)
+
+
+def test_pillow_stays_as_it_was(tmp_path: Path) -> None:
+    import_ultralytics()
+    unreadable = tmp_path / "torn.jpg"
+    unreadable.write_bytes(b"no picture")
+    with pytest.raises(UnidentifiedImageError):
+        Image.open(unreadable)
 
 
 LOADER = """
