@@ -9,6 +9,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from backend.errors import ModelLoadError
 from backend.models.hf_adapter import require_text_family
+from backend.models.sliced import SlicedTower
 from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class FastVlm(VisionLanguageAdapter):
             checkpoint,
             model,
             processor,
-            blocks=_pause_points(checkpoint.source, model.get_encoder(modality="image").timm_model),
+            tower=SlicedTower(_pause_points(checkpoint.source, model.get_encoder(modality="image").timm_model)),
             max_embeds_per_image=self._placeholder_len(),
         )
 

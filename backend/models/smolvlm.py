@@ -13,7 +13,9 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from backend.errors import ModelLoadError
 from backend.models.hf_adapter import require_text_family
+from backend.models.sliced import SlicedTower
 from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter
+from backend.models.vision_slices import ByRows, ByStrips, measure_row_s, slice_blocks
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -33,7 +35,7 @@ class SmolVlm(VisionLanguageAdapter):
             checkpoint,
             model,
             processor,
-            blocks=list(self._vision.encoder.layers),
+            tower=self._tower_in_slices(model),
             max_embeds_per_image=_max_tiles(checkpoint.source, processor.image_processor) * processor.image_seq_len,
         )
 
@@ -61,6 +63,16 @@ class SmolVlm(VisionLanguageAdapter):
         patches = self._vision.embeddings(pixel_values=tile, patch_attention_mask=everything)
         encoded = self._vision.encoder(inputs_embeds=patches, attention_mask=None).last_hidden_state
         return self._connector(self._vision.post_layernorm(encoded))[0]
+
+    def _tower_in_slices(self, model: PreTrainedModel) -> SlicedTower:
+        layers = self._vision.encoder.layers
+        tower = SlicedTower(list(layers))
+        slice_blocks(model, layers, tower, self._vision.embeddings.num_patches)
+        embeddings = self._vision.embeddings
+        embeddings.patch_embedding = ByStrips(embeddings.patch_embedding, tower, embeddings.image_size)
+        projection = self._connector.modality_projection
+        projection.proj = ByRows(projection.proj, tower, measure_row_s(projection.proj, 64))
+        return tower
 
 
 def _max_tiles(source: str, image_processor: Any) -> int:

@@ -17,7 +17,6 @@ import torch
 from backend.errors import ModelLoadError, Rejected
 from backend.models import chat_template
 from backend.models.hf_adapter import HfAdapter
-from backend.models.sliced import SlicedTower
 from backend.types import ImageInput, ImageSpan, Prepared
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from backend.models.adapter import Message
     from backend.models.checkpoint import Checkpoint
+    from backend.models.sliced import SlicedTower
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,10 @@ class ProcessedImage:
 
 
 class VisionLanguageAdapter(HfAdapter):
-    """`ModelAdapter` of a model that takes images, up to what differs between families."""
+    """`ModelAdapter` of a model that takes images, up to what differs between families.
+
+    A family sets itself up before it calls this constructor, which runs its tower once, on a small grey image.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class VisionLanguageAdapter(HfAdapter):
         model: PreTrainedModel,
         processor: Any,
         *,
-        blocks: Sequence[torch.nn.Module],
+        tower: SlicedTower,
         max_embeds_per_image: int,
     ) -> None:
         image_token_id = model.config.image_token_id
@@ -63,7 +66,8 @@ class VisionLanguageAdapter(HfAdapter):
         self._image_token: str = processor.image_token
         self._image_token_id: int = image_token_id
         self._template = processor.chat_template or processor.tokenizer.chat_template
-        self._tower = SlicedTower(blocks)
+        self._tower = tower
+        self._slices_per_tile = self._count_slices()
 
     @abstractmethod
     def process(self, image: Image.Image) -> ProcessedImage:
@@ -94,7 +98,7 @@ class VisionLanguageAdapter(HfAdapter):
         )
 
     def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
-        """See `ModelAdapter.encode`: tile after tile, each paused between the tower's blocks.
+        """See `ModelAdapter.encode`: tile after tile, each paused where the tower pauses.
 
         A tile is encoded by itself, whatever its pixels: in a batch, HF takes an all-zero tile for padding and drops
         its rows.
@@ -108,6 +112,14 @@ class VisionLanguageAdapter(HfAdapter):
             tile = self._to_device(tiles[index : index + 1])
             rows.append((yield from self._tower.run(lambda tile=tile: self.encode_tile(tile))))
         return torch.cat(rows)
+
+    def _count_slices(self) -> int:
+        """Slices of one tile: all of a family's tiles are of one shape, and where a tower pauses follows from it."""
+        from PIL import Image
+
+        tile = self._to_device(self.process(Image.new("RGB", (64, 64), "grey")).tiles[:1])
+        with torch.inference_mode():
+            return self._tower.count(lambda: self.encode_tile(tile))
 
     def _check_messages(self, messages: Sequence[Message], num_images: int) -> None:
         if chat_template.num_image_parts(messages) != num_images:
@@ -139,7 +151,7 @@ class VisionLanguageAdapter(HfAdapter):
         return ImageInput(
             key=digest.hexdigest(),
             num_embeds=processed.placeholder.count(self._image_token),
-            num_slices=len(tiles) * self._tower.num_slices,
+            num_slices=len(tiles) * self._slices_per_tile,
             pixels=tiles,
         )
 
