@@ -69,6 +69,7 @@ class Client:
     async def talk(self, lengths: Lengths, rng: Random, recording: Recording) -> Recording:
         """One question of those lengths, a chat's or a document's; raises `AskError`."""
         lengths = self.wording.at_least(lengths).within(self.endpoint.max_model_len)
+        recording.prompt_tokens = lengths.prompt  # as meant, until the server gives its own count at the end
         return await self._say_words(self.wording.fill(lengths.prompt, rng), lengths.answer, recording)
 
     async def caption(self, frames: FrameSource, recording: Recording) -> Recording:

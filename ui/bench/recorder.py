@@ -32,7 +32,8 @@ class Recording:
     """One request and the arrivals of its answer's tokens; written while the answer streams in.
 
     `t_tokens` has one time per chunk that carried content; a chunk without content is no token. A server may put
-    several tokens into one chunk: `num_tokens` is then the server's own count, where it gives one.
+    several tokens into one chunk: `num_tokens` is then the server's own count, where it gives one. `prompt_tokens` is
+    what was meant, or the server's count once the answer is whole.
     """
 
     kind: Kind

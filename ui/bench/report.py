@@ -182,7 +182,7 @@ def _step_figures(steps: list[EngineStep]) -> Figures:
 
 
 def _prompts_read(recordings: Iterable[Recording]) -> list[int]:
-    """Lengths of the prompts that were read to their end, where the server told them."""
+    """Lengths of the prompts that were read to their end: they have a first token."""
     return [rec.prompt_tokens for rec in recordings if rec.prompt_tokens and rec.t_tokens]
 
 

@@ -74,6 +74,8 @@ RATIO_COLUMNS = (
     Column("stall_p99", "p99 / its\nquiet p50", "{:,.2f}"),
     Column("stall_max", "max / its\nquiet p50", "{:,.2f}"),
 )
+WIDTH = 200
+"""No figure is shortened to fit: a narrow terminal wraps lines, a file has no edge."""
 COALESCED = 1.05
 """More tokens per chunk than this are worth a word."""
 
@@ -90,8 +92,7 @@ def print_table(
     for name, row in rows:
         table.add_row(name, *(_cell(row.get(column.figure), column.form) for column in shown))
     console = Console(stderr=True)
-    if not console.is_terminal:
-        console.width = 200  # a file has no edge to wrap at
+    console.width = max(console.width, WIDTH)
     console.print(title, markup=False, highlight=False, soft_wrap=True)
     console.print(table)
 

@@ -41,6 +41,7 @@ async def test_cancelling_cuts_every_request_and_leaves_no_task() -> None:
     outcomes = {rec.outcome for rec in measured.recordings}
     assert outcomes <= {Outcome.CUT, Outcome.OK}
     assert Outcome.CUT in outcomes
+    assert all(rec.prompt_tokens for rec in measured.recordings if rec.kind is not Kind.CAMERA)  # cut or not
     assert not measured.is_whole
     assert measured.t_begin is not None
 

@@ -92,6 +92,7 @@ def test_the_sweep_end_to_end(command: Command, tmp_path: Path) -> None:
         assert point["num_documents"] >= 1
         assert point["itl_p99_ms"] >= point["itl_p50_ms"] >= 1.9
         assert point["tokens_per_s"] > 0
+        assert point["prompt_tokens_per_s"] > 0
     assert "a bare decode step takes 2.0 ms" in done.err
     assert "strict (p99 within 10 ms)" in done.err
     assert Image.open(picture).width > 800
