@@ -65,13 +65,14 @@ class SmolVlm(VisionLanguageAdapter):
         return self._connector(self._vision.post_layernorm(encoded))[0]
 
     def _tower_in_slices(self, model: PreTrainedModel) -> SlicedTower:
-        layers = self._vision.encoder.layers
+        """The tower's parts, replaced by ones that pause where they would take too long."""
+        layers, embeddings = self._vision.encoder.layers, self._vision.embeddings
         tower = SlicedTower(list(layers))
-        slice_blocks(model, layers, tower, self._vision.embeddings.num_patches)
-        embeddings = self._vision.embeddings
+        slice_blocks(model, layers, tower, embeddings.num_patches, mode="none")
         embeddings.patch_embedding = ByStrips(embeddings.patch_embedding, tower, embeddings.image_size)
         projection = self._connector.modality_projection
-        projection.proj = ByRows(projection.proj, tower, measure_row_s(projection.proj, 64))
+        sample = projection.proj.weight.new_zeros(1, self._processor.image_seq_len, projection.proj.in_features)
+        projection.proj = ByRows(projection.proj, tower, measure_row_s(projection.proj, sample))
         return tower
 
 

@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from backend.errors import ModelLoadError
+from backend.models.packed_linear import pack_linear, pack_mlp
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,8 +29,10 @@ ATTENTION_NAME = "watchword_sliced_vision"
 _GRANULE = 8
 """Ranges are so many rows or a multiple: vector units want no odd ends."""
 
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+
 _SAMPLE_ROWS = 128
-_NUM_SAMPLES = 3
+_NUM_SAMPLES = 5
 
 
 def split_rows(num_rows: int, row_s: float, slice_s: float) -> list[range]:
@@ -114,49 +117,62 @@ def sliced_attention(
     return attended, None
 
 
-def slice_blocks(model: PreTrainedModel, layers: torch.nn.ModuleList, tower: SlicedTower, num_patches: int) -> None:
+def slice_blocks(
+    model: PreTrainedModel, layers: torch.nn.ModuleList, tower: SlicedTower, num_patches: int, mode: str
+) -> None:
     """Let `tower` pause inside SigLIP-shaped `layers` of `model`: MLP, projections and attention over `num_patches`.
 
-    Raises `ModelLoadError` when transformers did not take the attention (for a class not ready for it, it only warns).
+    `mode` is what the linear layers compute in, see `pack_linear`. Raises `ModelLoadError` when transformers did not
+    take the attention (for a class not ready for it, it only warns).
     """
     AttentionInterface.register(ATTENTION_NAME, sliced_attention)
     model.set_attn_implementation({"vision_config": ATTENTION_NAME})
     first: Any = layers[0]
     if first.self_attn.config._attn_implementation != ATTENTION_NAME:
         raise ModelLoadError(f"{type(model).__name__}: transformers cannot replace its vision tower's attention")
-    query_s = _query_s(first.self_attn, num_patches)
-    mlp_s, projection_s = measure_row_s(first.mlp, num_patches), measure_row_s(first.self_attn.q_proj, num_patches)
+    for layer in layers:
+        _pack_block(layer, mode)
+    weight = first.layer_norm1.weight
+    sample = weight.new_zeros(1, min(num_patches, _SAMPLE_ROWS), len(weight))
+    query_s = _query_s(first.self_attn, sample, num_patches)
+    mlp_s, projection_s = measure_row_s(first.mlp, sample), measure_row_s(first.self_attn.q_proj, sample)
     for layer in layers:
         block: Any = layer
-        attention = block.self_attn
-        attention.query_pace = _QueryPace(tower, query_s)
+        block.self_attn.query_pace = _QueryPace(tower, query_s)
         block.mlp = ByRows(block.mlp, tower, mlp_s)
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            setattr(attention, name, ByRows(getattr(attention, name), tower, projection_s))
+        for name in _PROJECTIONS:
+            setattr(block.self_attn, name, ByRows(getattr(block.self_attn, name), tower, projection_s))
 
 
-def measure_row_s(module: torch.nn.Module, num_rows: int) -> float:
-    """Seconds that `module`, which takes rows as its first linear layer does, takes for one of `num_rows` rows."""
-    linear = next(part for part in module.modules() if isinstance(part, torch.nn.Linear))
-    rows = linear.weight.new_zeros(1, min(num_rows, _SAMPLE_ROWS), linear.in_features)
+def _pack_block(block: Any, mode: str) -> None:
+    for name in _PROJECTIONS:
+        setattr(block.self_attn, name, pack_linear(getattr(block.self_attn, name), mode))
+    mlp = block.mlp
+    block.mlp = pack_mlp(mlp.fc1, mlp.activation_fn, mlp.fc2, mode)
+
+
+def measure_row_s(module: torch.nn.Module, rows: torch.Tensor) -> float:
+    """Seconds that `module` takes for one of `rows` [1, n, H]."""
     return _measure_s(lambda: module(rows), rows.device) / rows.shape[1]
 
 
-def _query_s(attention: Any, num_patches: int) -> float:
-    keys = attention.q_proj.weight.new_zeros(1, attention.num_heads, num_patches, attention.head_dim)
-    queries = keys[:, :, :_SAMPLE_ROWS]
-    device = keys.device
-    return _measure_s(lambda: scaled_dot_product_attention(queries, keys, keys), device) / queries.shape[2]
+def _query_s(attention: Any, rows: torch.Tensor, num_patches: int) -> float:
+    keys = rows.new_zeros(1, attention.num_heads, num_patches, attention.head_dim)
+    queries = keys[:, :, : rows.shape[1]]
+    return _measure_s(lambda: scaled_dot_product_attention(queries, keys, keys), rows.device) / rows.shape[1]
 
 
 def _measure_s(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of `work` when nothing disturbs it: the shortest of a few. On a GPU 0: there, blocks are short enough."""
+    """Seconds of `work` when nothing disturbs it. On a GPU 0: there, blocks are short enough.
+
+    It is the shortest of a few, in this thread's own processor time: other programs' shares do not count.
+    """
     if device.type != "cpu":
         return 0.0
     timed = []
     with torch.inference_mode():
         for _ in range(1 + _NUM_SAMPLES):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             work()
-            timed.append(time.perf_counter() - begin)
+            timed.append(time.thread_time() - begin)
     return min(timed[1:])
