@@ -26,7 +26,8 @@ PROFILE_S = 10.0
 """No further part begins after this long, on however slow a machine."""
 
 _WIDTHS = (1, 2, 4, 8)
-_DECODE_STEPS = 8
+_DECODE_STEPS = 6
+"""Steps that all of a width run together; they join one by one."""
 _PROMPT_TOKENS = (16, 48, 128, 320)
 _PICTURE_SIZE = (512, 512)
 _NUM_PICTURES = 2
@@ -50,6 +51,8 @@ class Profile:
     def run(self, say: Say) -> CostModel:
         """Everything there is time for, each part announced; returns the cost model. Raises what the runner raises."""
         deadline = time.monotonic() + PROFILE_S
+        # A process's first steps take longer than any later ones; nothing is to be learned from them.
+        self._run_out([self._text(1, 2)], is_timed=False)
         for title, requests in self._parts():
             if time.monotonic() > deadline:
                 say("Profile: this machine is slow; the rest is learned while serving")
@@ -64,7 +67,7 @@ class Profile:
         self._scheduler.set_token_budget(self._limits.hard_num_batched_tokens)
         widths = [width for width in _WIDTHS if width <= self._limits.max_num_seqs]
         for width in widths:
-            yield f"{width} running at once", [self._text(1, _DECODE_STEPS) for _ in range(width)]
+            yield f"{width} running at once", [self._text(1, _DECODE_STEPS + width) for _ in range(width)]
         longest = min(self._limits.max_model_len - _DECODE_STEPS, self._limits.hard_num_batched_tokens)
         for num_tokens in _PROMPT_TOKENS:
             if num_tokens <= longest:
@@ -73,7 +76,7 @@ class Profile:
             for number in range(1, _NUM_PICTURES + 1):
                 yield f"picture {number} of {_NUM_PICTURES}", self._picture_beside_a_decode()
 
-    def _run_out(self, requests: list[Request]) -> None:
+    def _run_out(self, requests: list[Request], *, is_timed: bool = True) -> None:
         """One more request with each step, until the last of them has ended; that ends the others, too."""
         queue = list(requests)
         while queue or self._scheduler.has_work():
@@ -84,7 +87,8 @@ class Profile:
                 continue
             t_begin = time.monotonic()
             events = self._scheduler.apply(self._runner.execute(step))
-            self._scheduler.policy.observe(step, time.monotonic() - t_begin)
+            if is_timed:
+                self._scheduler.policy.observe(step, time.monotonic() - t_begin)
             if any(event.finish_reason and event.request_id == requests[-1].request_id for event in events):
                 for request in requests:
                     self._scheduler.cancel(request.request_id)

@@ -21,6 +21,9 @@ _SCALES = (1.0, 8.0, 64.0, 4096.0)
 _FORGETTING = 0.98
 """The weight of a step, once another has come: the fit remembers about 50 steps."""
 
+_SURPRISED_FORGETTING = 0.9
+"""The same after a step that was off beyond `_CLIP`: where those come in a row, the machine has changed its speed."""
+
 _INERTIA = 0.1
 """How hard each coefficient is to move, in steps: those that recent steps say nothing about stay where they are."""
 
@@ -125,14 +128,16 @@ class CostModel:
         before = self.coefficients
         predicted_s = before.forward_s(work) if self.num_observed else elapsed_s
         reach = _CLIP * before.spread
-        error = max(-reach, min(reach, elapsed_s / predicted_s - 1.0))
+        raw_error = elapsed_s / predicted_s - 1.0
+        error = max(-reach, min(reach, raw_error))
+        forgetting = _FORGETTING if error == raw_error else _SURPRISED_FORGETTING
         parts = (1.0, work.sequences, work.tokens, work.kv_tokens)
         row = [part / scale / predicted_s for part, scale in zip(parts, _SCALES, strict=True)]
         inertia = _INERTIA / predicted_s**2
         for i, a in enumerate(row):
-            self._moment[i] = _FORGETTING * self._moment[i] + a * (1.0 + error)
+            self._moment[i] = forgetting * self._moment[i] + a * (1.0 + error)
             for j, b in enumerate(row):
-                self._information[i][j] = _FORGETTING * self._information[i][j] + a * b
+                self._information[i][j] = forgetting * self._information[i][j] + a * b
         old = (before.base_s, before.sequence_s, before.token_s, before.kv_token_s)
         matrix = [[v + inertia * (i == j) for j, v in enumerate(line)] for i, line in enumerate(self._information)]
         vector = [m + inertia * c * s for m, c, s in zip(self._moment, old, _SCALES, strict=True)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from backend.errors import ConfigError
 from backend.sched.cost import CostModel, StepCost, Work, work_of
@@ -99,13 +100,15 @@ class LatencyTarget:
         cost = self._planned
         if not self.cost.num_observed:
             return Plan(view.token_budget, None)
-        needs = list(_needs(view, prompts))
+        needs = _needs(view, prompts)
+        first_need = next(needs, None)
         room_s, slice_s = self._room_s(view), self._next_slice_s(view)
         floor_s = cost.sequence_s + FLOOR_TOKENS * cost.token_s
-        takes_turns = bool(view.images and view.decodes and needs) and slice_s + floor_s > room_s
+        takes_turns = bool(view.images and view.decodes and first_need) and slice_s + floor_s > room_s
         if takes_turns and view.step_id % 2 == 0:
             return Plan(len(view.decodes), 1)
-        fitting, wanted_s = _fill(needs, room_s if takes_turns else room_s - slice_s, cost)
+        wanted = () if first_need is None else chain((first_need,), needs)
+        fitting, wanted_s = _fill(wanted, room_s if takes_turns else room_s - slice_s, cost)
         tokens = len(view.decodes) + max(FLOOR_TOKENS, fitting)
         trusted = max(view.token_budget, _TRUST * self.cost.max_tokens)
         spare_s = room_s - wanted_s
@@ -158,11 +161,11 @@ def _fill(needs: Iterable[tuple[int, int]], room_s: float, cost: StepCost) -> tu
     """How many tokens fit into `room_s`, were there ever more of them, and the seconds of those that there are."""
     token_s = max(_LEAST_TOKEN_S, cost.token_s + cost.kv_token_s)
     num_fitting, used_s = 0, 0.0
-    for computed, wanted in needs:
+    for computed, missing in needs:
         used_s += cost.sequence_s + cost.kv_token_s * computed
         fitting = max(0, int((room_s - used_s) / token_s))
-        if fitting < wanted:
+        if fitting < missing:
             return num_fitting + fitting, room_s
-        num_fitting += wanted
-        used_s += wanted * token_s
+        num_fitting += missing
+        used_s += missing * token_s
     return num_fitting + max(0, int((room_s - used_s) / token_s)), used_s

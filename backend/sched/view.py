@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from backend.sched.sequence import Sequence
@@ -30,8 +31,14 @@ class View:
     @property
     def prompts(self) -> tuple[Sequence, ...]:
         """Running prompts and queued ones, by class; within a class those begun go first, then by arrival."""
-        prompts = self.prefills + self.waiting
-        return tuple(sorted(prompts, key=lambda seq: (seq.is_background, seq.is_queued, seq.arrival)))
+        begun, queued = self.prefills, self.waiting
+        i, j = _num_interactive(begun), _num_interactive(queued)
+        return (*begun[:i], *queued[:j], *begun[i:], *queued[j:])
+
+
+def _num_interactive(seqs: tuple[Sequence, ...]) -> int:
+    """How many of `seqs`, in order of priority, are interactive: all of those come first."""
+    return bisect_left(seqs, True, key=lambda seq: seq.is_background)
 
 
 @dataclass(frozen=True, slots=True)

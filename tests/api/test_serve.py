@@ -127,6 +127,8 @@ def test_a_busy_port_is_refused_before_anything_is_loaded() -> None:
         (("--prot", "1"), "did you mean --port?"),
         (("--max-num-seqs", "100", "--max-num-batched-tokens", "50"), "--max-num-batched-tokens 50"),
         (("--step-policy", "fifo"), "stall-free, prefill-first"),
+        (("--target-itl-ms", "50"), "--step-policy latency-target"),
+        (("--step-policy", "latency-target", "--target-itl-ms", "-1"), "--target-itl-ms is -1.0"),
         (("--host", "not an address"), "--host not an address"),
     ],
 )
@@ -157,6 +159,23 @@ sys.exit(main())
         reply = httpx.post(f"{url}/chat/completions", json=body, timeout=30)
         assert reply.status_code == 503
         assert server.end() == 70
+
+
+def test_a_latency_target_is_measured_at_the_start_and_one_that_cannot_be_met_is_refused(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    flags = ("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", "--step-policy", "latency-target")
+    with process(*flags) as server:
+        url = server.wait_for("Serving llama at ").split()[-1]
+        printed = "\n".join(server.lines)
+        assert "Profile: 8 running at once …" in printed
+        assert "ms a token" in printed
+        settings = httpx.get(f"{url.removesuffix('/v1')}/engine/config", timeout=30).json()
+        assert settings["step_policy"] == "latency-target"
+        assert f"target_itl_ms={settings['target_itl_ms']:g}" in printed
+    with process(*flags, "--target-itl-ms", "0.1") as server:
+        assert server.end() == 2
+    assert "--target-itl-ms 0.1 cannot be met: a bare decode step takes" in server.lines[-1]
 
 
 def test_every_flag_is_explained_with_its_default() -> None:

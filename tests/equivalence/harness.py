@@ -23,6 +23,7 @@ from backend.runtime.runner import build_runner
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.types import FinishReason, Request, SamplingParams, SchedulerLimits, SchedulerStats, Step
+from tests.fuzz.machine import Machine
 
 NUM_TOKENS = 24
 MIN_DISTINCT = 8
@@ -134,6 +135,7 @@ def generate(
 ) -> Outcome:
     """Run `requests` to their end, the i-th submitted at step `arrivals[i]` (missing: at once)."""
     scheduler = Scheduler(scheduler_limits, make_policy(policy))
+    machine = Machine(noise=0.2)
     runner = build_runner(
         adapter,
         num_blocks=scheduler_limits.num_blocks,
@@ -156,6 +158,8 @@ def generate(
             assert event.finish_reason in (None, FinishReason.LENGTH), event
             if event.token_id is not None:
                 outcome.tokens[event.request_id].append(event.token_id)
+        # Times are made up, so that a policy which learns from them repeats itself.
+        scheduler.policy.observe(step, machine.time_s(step))
         scheduler.check()
     runner.close()
     outcome.stats = scheduler.stats()

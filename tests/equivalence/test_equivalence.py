@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from backend.models.adapter import ModelAdapter
+from backend.sched.policy import POLICIES
 from tests.equivalence.harness import (
     IMAGE_FAMILIES,
     IMAGE_PROMPTS,
@@ -91,11 +92,13 @@ def test_preempted_equals_undisturbed(family: str, caching: bool, adapter: Adapt
     assert_matches(expected(family), outcome.tokens)
 
 
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "stall-free"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_prefill_first_gives_the_same_tokens(family: str, adapter: Adapters, expected: Answers) -> None:
+def test_every_policy_gives_the_same_tokens(family: str, policy: str, adapter: Adapters, expected: Answers) -> None:
+    """All other tests here are under stall-free."""
     model = adapter(family)
     requests = [request_of(model, p) for p in prompts_of(family)]
-    outcome = generate(model, requests, limits(16), policy="prefill-first", arrivals=(0, 2, 4, 6))
+    outcome = generate(model, requests, limits(16), policy=policy, arrivals=(0, 2, 4, 6))
     assert_matches(expected(family), outcome.tokens)
 
 
