@@ -87,6 +87,7 @@ class Pipeline:
         self._readers: list[Reader] = []
         self._perception: Perception | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._reported: dict[str, tuple[SourceState, float]] = {}
         self._over = asyncio.Event()
         self._failure: str | None = None
         self._stopped = False
@@ -200,6 +201,7 @@ class Pipeline:
 
     def _check_over(self) -> None:
         if all(camera.is_over for camera in self._cameras.values()):
+            self._report()  # nobody listens for long once it is over
             self._over.set()
 
     def _fail(self, message: str) -> None:
@@ -219,14 +221,16 @@ class Pipeline:
         )
 
     async def _watch(self) -> None:
-        """Report every camera when its state changes, and once a second."""
-        reported: dict[str, tuple[SourceState, float]] = {}
-        while True:
-            now = time.monotonic()
-            for camera in self._cameras.values():
-                status = camera.source.status()
-                state, t_reported = reported.get(camera.camera_id, (None, 0.0))
-                if status.state is not state or now - t_reported >= REPORT_S:
-                    reported[camera.camera_id] = (status.state, now)
-                    self._feed.publish(CameraChanged(camera.camera_id, status, camera.detector_fps(now)))
+        while not self._stopped:
+            self._report()
             await asyncio.sleep(WATCH_S)
+
+    def _report(self) -> None:
+        """Announce every camera whose state changed or that was silent for a second."""
+        now = time.monotonic()
+        for camera in self._cameras.values():
+            status = camera.source.status()
+            state, t_reported = self._reported.get(camera.camera_id, (None, 0.0))
+            if status.state is not state or now - t_reported >= REPORT_S:
+                self._reported[camera.camera_id] = (status.state, now)
+                self._feed.publish(CameraChanged(camera.camera_id, status, camera.detector_fps(now)))

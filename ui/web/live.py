@@ -28,15 +28,15 @@ FEED_SIZE = 1024
 CHAT_TIMEOUT_S = 120.0
 
 
-async def serve_live(settings: AppSettings) -> int:
-    """Run everything until SIGTERM or SIGINT; returns the exit status.
+async def serve_live(settings: AppSettings, feed: Feed) -> int:
+    """Run everything until SIGTERM or SIGINT, with its news in `feed`; returns the exit status.
 
     Raises `StoreError`, `DetectorError` or `SourceError` for what cannot work, before the page is up.
     """
     async with AsyncExitStack() as stack:
         store = EventStore(settings.data_dir)
         stack.callback(store.close)
-        feed, board = Feed(), Board(camera.camera_id for camera in settings.cameras)
+        board = Board(camera.camera_id for camera in settings.cameras)
         board.restore(store.recent(MAX_CARDS))
         news = stack.enter_context(feed.subscribe(FEED_SIZE))
         pipeline = Pipeline(_pipeline_config(settings), settings.cameras, store=store, feed=feed)

@@ -1,0 +1,13 @@
+"""What the product calls things, in the terminal as on the page."""
+
+from __future__ import annotations
+
+from pipeline.events import EventStatus, Reason
+
+REASONS = {Reason.NEW_TRACK: "someone new", Reason.INTERVAL: "still there"}
+
+UNDESCRIBED = {
+    EventStatus.FAILED: "not described",
+    EventStatus.CANCELLED: "left before it was described",
+    EventStatus.SUPERSEDED: "replaced by a newer picture",
+}
