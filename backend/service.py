@@ -64,6 +64,7 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     """
     from backend.models.registry import load
     from backend.runtime.kv_pool import bytes_per_block
+    from backend.runtime.native.choice import choose_text
     from backend.runtime.runner import build_runner
 
     device = probe(config.device).device
@@ -75,7 +76,8 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     block_bytes = bytes_per_block(adapter.spec, BLOCK_SIZE, adapter.dtype)
     limits = limits_of(resolved, adapter.spec, block_bytes, may_shrink=config.max_model_len is None)
     resolved = replace(resolved, max_model_len=limits.max_model_len)
-    runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size)
+    text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
+    runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size, text=text)
     scheduler = Scheduler(limits, StallFree())
     say(f"Computing on {hardware.name} in {str(adapter.dtype).removeprefix('torch.')}; warming up …")
     cost = scheduler.policy.cost

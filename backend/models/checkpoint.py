@@ -32,13 +32,17 @@ mates, and a chunked prompt would differ from a whole one."""
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that exists and whose family is known; nothing but its config has been read."""
+    """A checkpoint that exists and whose family is known; nothing but its config has been read.
+
+    `encoder_quantization` is what the linear layers of its vision tower are to compute in: "none" or "int8".
+    """
 
     source: str
     config: PreTrainedConfig
     device: torch.device
     dtype: torch.dtype
     local_files_only: bool
+    encoder_quantization: str = "none"
 
     def load_part(self, loader: Callable[..., T], **options: Any) -> T:
         """`loader` (a `from_pretrained`) on this checkpoint. Raises `ModelLoadError` with the reason's first line."""

@@ -35,7 +35,7 @@ class SmolVlm(VisionLanguageAdapter):
             checkpoint,
             model,
             processor,
-            tower=self._tower_in_slices(model),
+            tower=self._tower_in_slices(model, checkpoint.encoder_quantization),
             max_embeds_per_image=_max_tiles(checkpoint.source, processor.image_processor) * processor.image_seq_len,
         )
 
@@ -64,11 +64,11 @@ class SmolVlm(VisionLanguageAdapter):
         encoded = self._vision.encoder(inputs_embeds=patches, attention_mask=None).last_hidden_state
         return self._connector(self._vision.post_layernorm(encoded))[0]
 
-    def _tower_in_slices(self, model: PreTrainedModel) -> SlicedTower:
+    def _tower_in_slices(self, model: PreTrainedModel, mode: str) -> SlicedTower:
         """The tower's parts, replaced by ones that pause where they would take too long."""
         layers, embeddings = self._vision.encoder.layers, self._vision.embeddings
         tower = SlicedTower(list(layers))
-        slice_blocks(model, layers, tower, embeddings.num_patches, mode="none")
+        slice_blocks(model, layers, tower, embeddings.num_patches, mode)
         embeddings.patch_embedding = ByStrips(embeddings.patch_embedding, tower, embeddings.image_size)
         projection = self._connector.modality_projection
         sample = projection.proj.weight.new_zeros(1, self._processor.image_seq_len, projection.proj.in_features)

@@ -7,6 +7,7 @@ differ in the last bits only. Knows no model family.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ _NUM_SAMPLES = 5
 
 def split_rows(num_rows: int, row_s: float, slice_s: float) -> list[range]:
     """`num_rows` rows of `row_s` seconds each, in ranges of equal length that take at most `slice_s` where possible."""
-    num_ranges = max(1, min(-(-num_rows // _GRANULE), round(num_rows * row_s / slice_s + 0.5)))
+    num_ranges = max(1, min(-(-num_rows // _GRANULE), math.ceil(num_rows * row_s / slice_s)))
     length = -(-num_rows // num_ranges // _GRANULE) * _GRANULE
     return [range(first, min(first + length, num_rows)) for first in range(0, num_rows, length)]
 
@@ -67,7 +68,9 @@ class ByStrips(torch.nn.Module):
     def __init__(self, convolution: torch.nn.Conv2d, tower: SlicedTower, pixels: int) -> None:
         """`pixels` per side are usual: what a strip of them takes is measured."""
         super().__init__()
-        self.convolution = convolution
+        # Channels last, so that a patch becomes a row as it lies: otherwise the rows would be transposed in memory, and
+        # with them every sum and norm of the tower.
+        self.convolution = convolution.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._tower = tower
         self._side: int = convolution.kernel_size[0]
         sample = convolution.weight.new_zeros(1, convolution.in_channels, self._side, pixels)

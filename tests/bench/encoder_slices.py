@@ -1,4 +1,4 @@
-"""Times a vision encoder slice by slice: `python -m tests.bench.encoder_slices MODEL [--size 512] [--repeat 3]`.
+"""Times a vision encoder slice by slice: `python -m tests.bench.encoder_slices MODEL [--quantization int8]`.
 
 Prints, for one image, the number of slices, the median and the longest slice, and the whole image, each slice as the
 shortest of its repeats. `--cpu-time` counts processor time instead of time on the clock: on a busy machine, with one
@@ -25,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quantization", choices=("none", "int8"), default="none")
     parser.add_argument("--size", type=int, default=512, help="pixels per side of the square image")
     parser.add_argument("--whole-image", action="store_true", help="no tiles, where the model would make some")
     parser.add_argument("--repeat", type=int, default=3)
@@ -33,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    adapter = load(options.model, device=options.device, dtype="auto")
+    adapter = load(options.model, device=options.device, dtype="auto", encoder_quantization=options.quantization)
     if options.whole_image:
         adapter._processor.image_processor.do_image_splitting = False  # type: ignore[attr-defined]
     pixels = (torch.rand(options.size, options.size, 3, generator=torch.Generator().manual_seed(1)) * 255).byte()
