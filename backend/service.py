@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 BLOCK_SIZE = 16
 ENCODER_CACHE_EMBEDS = 16384
 
+BUSY_ENCODER_SLICES = 2
+"""A slice takes at most about 7 ms on a CPU (`backend.models.sliced`): while somebody decodes, a step gets two."""
+
+IDLE_ENCODER_SLICES = 32
+"""While nobody waits for a token a step may be longer: what comes meanwhile waits a quarter of a second at most."""
+
 Say = Callable[[str], None]
 """Where progress goes: one line for a person."""
 
@@ -64,7 +70,6 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     """
     from backend.models.registry import load
     from backend.runtime.kv_pool import bytes_per_block
-    from backend.runtime.native.choice import choose_text
     from backend.runtime.runner import build_runner
 
     device = probe(config.device).device
@@ -76,8 +81,7 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     block_bytes = bytes_per_block(adapter.spec, BLOCK_SIZE, adapter.dtype)
     limits = limits_of(resolved, adapter.spec, block_bytes, may_shrink=config.max_model_len is None)
     resolved = replace(resolved, max_model_len=limits.max_model_len)
-    text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
-    runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size, text=text)
+    runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size)
     scheduler = Scheduler(limits, StallFree())
     say(f"Computing on {hardware.name} in {str(adapter.dtype).removeprefix('torch.')}; warming up …")
     cost = scheduler.policy.cost
@@ -129,6 +133,8 @@ def limits_of(config: EngineConfig, spec: ModelSpec, block_bytes: int, *, may_sh
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
         encoder_cache_embeds=max(ENCODER_CACHE_EMBEDS, 2 * spec.max_embeds_per_image),
+        max_encoder_slices_per_step=BUSY_ENCODER_SLICES,
+        idle_encoder_slices_per_step=IDLE_ENCODER_SLICES,
         enable_prefix_caching=config.enable_prefix_caching,
     )
 
