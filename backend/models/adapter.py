@@ -44,6 +44,19 @@ class ModelSpec:
         return self.image_token_id is not None
 
 
+@dataclass(frozen=True, slots=True)
+class TextParts:
+    """The text model as HF modules, for a text backend that computes them in its own way.
+
+    Logits are the head's output / `logit_divisor`, then capped at `logit_cap` if there is one.
+    """
+
+    decoder: Any
+    head: Any
+    logit_divisor: float
+    logit_cap: float | None
+
+
 class ModelAdapter(Protocol):
     """One loaded model behind the engine's own vocabulary. Created by `backend.models.registry.load`."""
 
@@ -81,4 +94,8 @@ class ModelAdapter(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, V] fp32 of hidden states [n, H], soft-capping and scaling included."""
+        ...
+
+    def text_parts(self) -> TextParts:
+        """What `forward` and `logits` compute with."""
         ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from backend.errors import ModelLoadError
-from backend.models.adapter import ModelSpec
+from backend.models.adapter import ModelSpec, TextParts
 from backend.models.hf_attention import route_text_attention
 
 if TYPE_CHECKING:
@@ -92,6 +92,10 @@ class HfAdapter:
         if self._logit_cap is None:
             return logits
         return torch.tanh(logits / self._logit_cap) * self._logit_cap
+
+    def text_parts(self) -> TextParts:
+        """See `ModelAdapter.text_parts`."""
+        return TextParts(self._text, self._head, self._logit_divisor, self._logit_cap)
 
 
 def require_text_family(checkpoint: Checkpoint) -> None:

@@ -13,6 +13,8 @@ import torch
 if TYPE_CHECKING:
     from backend.models.adapter import ModelSpec
 
+VECTOR_SLACK = 64
+
 
 def bytes_per_block(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block's keys and values over all layers."""
@@ -20,7 +22,7 @@ def bytes_per_block(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int
 
 
 class KvPool:
-    """Keys and values of `num_blocks` blocks for every layer. Owned and used by the engine thread alone."""
+    """Keys and values [layer, slot, Hkv * D] of `num_blocks` blocks. Owned and used by the engine thread alone."""
 
     def __init__(
         self, spec: ModelSpec, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
@@ -33,19 +35,24 @@ class KvPool:
         self.device = device
         # One row per slot: gathering whole rows is twice as fast on a CPU as indexing the three-dimensional tensor.
         # Zeros, not uninitialised memory: a padded gather reads slots nobody wrote, and a NaN would survive its mask.
-        shape = (num_blocks * block_size, spec.num_kv_heads * spec.head_dim)
-        self._keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.num_layers)]
-        self._values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.num_layers)]
+        shape = (spec.num_layers, num_blocks * block_size, spec.num_kv_heads * spec.head_dim)
+        self.keys, self.values = (_zeros(shape, dtype, device) for _ in range(2))
 
     def write(self, layer_idx: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store key and value [Hkv, T, D] (any strides) at `slots` int64 [T]."""
-        self._keys[layer_idx].index_copy_(0, slots, key.transpose(0, 1).reshape(len(slots), -1))
-        self._values[layer_idx].index_copy_(0, slots, value.transpose(0, 1).reshape(len(slots), -1))
+        self.keys[layer_idx].index_copy_(0, slots, key.transpose(0, 1).reshape(len(slots), -1))
+        self.values[layer_idx].index_copy_(0, slots, value.transpose(0, 1).reshape(len(slots), -1))
 
     def gather(self, layer_idx: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values at `slots` int64 [..., L] as [..., Hkv, L, D]: copies, safe to keep."""
         shape = (*slots.shape, self.num_kv_heads, self.head_dim)
         flat = slots.reshape(-1)
-        key = self._keys[layer_idx].index_select(0, flat).view(shape)
-        value = self._values[layer_idx].index_select(0, flat).view(shape)
+        key = self.keys[layer_idx].index_select(0, flat).view(shape)
+        value = self.values[layer_idx].index_select(0, flat).view(shape)
         return key.transpose(-2, -3), value.transpose(-2, -3)
+
+
+def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros with some more behind them: compiled loops read whole vectors, beyond the last head of the last slot."""
+    size = shape[0] * shape[1] * shape[2]
+    return torch.zeros(size + VECTOR_SLACK, dtype=dtype, device=device)[:size].view(shape)

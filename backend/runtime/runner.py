@@ -1,6 +1,6 @@
 """Executes Steps: drops and advances image encoders, runs the flattened forward pass, samples.
 
-It owns the KV pool, the encoder cache and the attention backend, and runs on the engine thread alone. It knows nothing
+It owns the KV pool, the encoder cache and the text backend, and runs on the engine thread alone. It knows nothing
 of sequences, queues or policies: a Step is complete in itself. On a GPU the sampled ids are the one thing it waits for.
 """
 
@@ -11,38 +11,39 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from backend.runtime.attention.base import StepAttention
-from backend.runtime.attention.registry import make_attention
 from backend.runtime.batch import StepTensors, build_step_tensors
 from backend.runtime.encoder_cache import EncodeError, EncoderCache
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.sampler import INVALID_TOKEN_ID, sample, uniform
+from backend.runtime.text_backend import make_text
 from backend.types import Chunk, Step, StepResult
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter
-    from backend.runtime.attention.base import AttentionBackend
+    from backend.runtime.text_backend import TextBackend
 
 
-def build_runner(adapter: ModelAdapter, *, num_blocks: int, block_size: int, attention: str = "sdpa") -> Runner:
+def build_runner(
+    adapter: ModelAdapter, *, num_blocks: int, block_size: int, attention: str = "sdpa", text: str = "torch"
+) -> Runner:
     """A runner with a pool of its own, on the adapter's device and in its dtype.
 
-    Raises `ConfigError` for an unknown attention backend.
+    `text` names what computes the text model (see `text_backend`), `attention` what "torch" attends with. Raises
+    `ConfigError` for an unknown name and for a text backend that cannot compute this model here.
     """
     pool = KvPool(
         adapter.spec, num_blocks=num_blocks, block_size=block_size, dtype=adapter.dtype, device=adapter.device
     )
-    return Runner(adapter, make_attention(attention, pool), EncoderCache(adapter), block_size=block_size)
+    backend = make_text(text, adapter, pool, attention=attention)
+    return Runner(adapter, backend, EncoderCache(adapter), block_size=block_size)
 
 
 class Runner:
     """One model, one pool, one step at a time."""
 
-    def __init__(
-        self, adapter: ModelAdapter, attention: AttentionBackend, encoders: EncoderCache, *, block_size: int
-    ) -> None:
+    def __init__(self, adapter: ModelAdapter, text: TextBackend, encoders: EncoderCache, *, block_size: int) -> None:
         self._adapter = adapter
-        self._attention = attention
+        self._text = text
         self._encoders = encoders
         self._block_size = block_size
 
@@ -93,12 +94,11 @@ class Runner:
             num_position_rows=self._adapter.spec.num_position_rows,
             device=self._adapter.device,
         )
-        plan = StepAttention(self._attention, self._attention.plan(tensors.attention))
-        hidden = self._adapter.forward(self._embed(tensors), tensors.positions, plan)
+        hidden = self._text.forward(self._embed(tensors), tensors.positions, tensors.attention)
         chosen = tensors.sampling_chunks
         if not chosen:
             return {}
-        logits = self._adapter.logits(hidden.index_select(0, tensors.sample_rows))
+        logits = self._text.logits(hidden.index_select(0, tensors.sample_rows))
         token_ids = sample(logits, [c.sampling for c in chosen], [_draw_for(c) for c in chosen])
         return dict(zip((c.request_id for c in chosen), token_ids.tolist(), strict=True))
 

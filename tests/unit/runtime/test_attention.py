@@ -131,5 +131,5 @@ def test_an_unknown_backend_lists_the_choices() -> None:
 
 def test_bytes_per_block_is_what_the_pool_allocates() -> None:
     pool = make_pool(torch.bfloat16)
-    allocated = sum(t.numel() * t.element_size() for t in (*pool._keys, *pool._values))
+    allocated = sum(t.numel() * t.element_size() for t in (pool.keys, pool.values))
     assert allocated == NUM_BLOCKS * bytes_per_block(SPEC, BLOCK_SIZE, torch.bfloat16)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from backend.models.adapter import Message, ModelSpec
+from backend.models.adapter import Message, ModelSpec, TextParts
 from backend.runtime.attention.base import StepAttention
 from backend.types import ImageInput, Prepared
 
@@ -75,6 +75,9 @@ class ToyAdapter:
         logits = torch.nn.functional.one_hot((ids + 1) % VOCAB_SIZE, VOCAB_SIZE).float()
         logits[[i in self.poisoned_ids for i in ids.tolist()]] = float("nan")
         return logits
+
+    def text_parts(self) -> TextParts:
+        raise AssertionError("only compiled loops ask for them")
 
 
 def image(key: str, num_embeds: int, script: list[Any]) -> ImageInput:

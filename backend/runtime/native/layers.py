@@ -1,0 +1,153 @@
+"""All layers of a step in one call: norms, projections, rotary positions, the pool, attention, the gated network."""
+
+from __future__ import annotations
+
+from numba import prange
+
+from backend.runtime.native.elementwise import gate, normalise, rotate
+from backend.runtime.native.paged import attend_chunk, attend_rows, lay_out
+from backend.runtime.native.products import hand_over, multiply
+from backend.runtime.native.tiles import compiled
+
+SERIAL_ROWS = 3
+"""Up to this many rows, waking another thread costs more than it saves where there is little to do a row."""
+QKV, OUT, GATE_UP, DOWN = 0, 1, 2, 3
+
+
+@compiled
+def _normalise_row(t, x, weight, eps, line, rows, scales, offsets, group_len):  # noqa: ANN001, ANN202
+    normalise(x[t], weight, eps, line[t, : x.shape[1]])
+    hand_over(line[t, : x.shape[1]], rows[t], scales[t], offsets[t], group_len)
+
+
+@compiled(parallel=True)
+def normalise_rows(num_rows, x, weight, eps, line, rows, scales, offsets, group_len):  # noqa: ANN001, ANN201
+    """RMSNorm of x [T, H] into the input of a product; `line` [T, >= H] keeps the float values."""
+    if num_rows <= SERIAL_ROWS:
+        for t in range(num_rows):
+            _normalise_row(t, x, weight, eps, line, rows, scales, offsets, group_len)
+    else:
+        for t in prange(num_rows):
+            _normalise_row(t, x, weight, eps, line, rows, scales, offsets, group_len)
+
+
+@compiled
+def _hand_over_row(t, values, size, rows, scales, offsets, group_len):  # noqa: ANN001, ANN202
+    hand_over(values[t, :size], rows[t], scales[t], offsets[t], group_len)
+
+
+@compiled(parallel=True)
+def hand_over_rows(num_rows, values, size, rows, scales, offsets, group_len):  # noqa: ANN001, ANN201
+    """Rows of `size` float values into the input of a product."""
+    if num_rows <= SERIAL_ROWS:
+        for t in range(num_rows):
+            _hand_over_row(t, values, size, rows, scales, offsets, group_len)
+    else:
+        for t in prange(num_rows):
+            _hand_over_row(t, values, size, rows, scales, offsets, group_len)
+
+
+@compiled
+def _gate_row(t, gate_up, size, line, rows, scales, offsets, group_len):  # noqa: ANN001, ANN202
+    gate(gate_up[t], line[t, :size])
+    hand_over(line[t, :size], rows[t], scales[t], offsets[t], group_len)
+
+
+@compiled(parallel=True)
+def gate_rows(num_rows, gate_up, size, line, rows, scales, offsets, group_len):  # noqa: ANN001, ANN201
+    """SiLU(gate) * up of [T, 2 I] into the input of a product."""
+    if num_rows <= SERIAL_ROWS:
+        for t in range(num_rows):
+            _gate_row(t, gate_up, size, line, rows, scales, offsets, group_len)
+    else:
+        for t in prange(num_rows):
+            _gate_row(t, gate_up, size, line, rows, scales, offsets, group_len)
+
+
+@compiled
+def _place_row(t, qkv, heads, norms, eps, cos, sin, flags, slot, keys, values):  # noqa: ANN001, ANN202
+    num_heads, num_kv_heads, dim = heads
+    row = qkv[t]
+    for head in range(num_heads + num_kv_heads):
+        here = row[head * dim : (head + 1) * dim]
+        if flags[2]:
+            normalise(here, norms[0 if head < num_heads else 1], eps, here)
+        if flags[1]:
+            rotate(here, cos, sin)
+    width = num_kv_heads * dim
+    keys[slot] = row[num_heads * dim : num_heads * dim + width]
+    values[slot] = row[num_heads * dim + width : num_heads * dim + 2 * width]
+
+
+@compiled(parallel=True)
+def place_rows(num_rows, qkv, heads, norms, eps, cos, sin, positions, flags, slots, keys, values):  # noqa: ANN001, ANN201
+    """Norm and turn queries and keys [T, (Hq + 2 Hkv) D] where they lie; write keys and values into the pool."""
+    if num_rows <= SERIAL_ROWS:
+        for t in range(num_rows):
+            at = positions[t]
+            _place_row(t, qkv, heads, norms, eps, cos[at], sin[at], flags, slots[t], keys, values)
+    else:
+        for t in prange(num_rows):
+            at = positions[t]
+            _place_row(t, qkv, heads, norms, eps, cos[at], sin[at], flags, slots[t], keys, values)
+
+
+@compiled
+def run_layers(  # noqa: ANN201
+    x,  # noqa: ANN001  float32 [T, H]: embeddings in, final-normed hidden states out
+    step,  # noqa: ANN001  positions, slots, row_seqs, row_ends, tables, narrow rows, wide chunks
+    model,  # noqa: ANN001  matrices, flags, norms, head norms, last norm, cos, sin
+    pool,  # noqa: ANN001  keys, values [layer, slot, Hkv * D]
+    scratch,  # noqa: ANN001  see `Scratch`
+    heads,  # noqa: ANN001  (Hq, Hkv, D)
+    sizes,  # noqa: ANN001  (intermediate size, block size, tallest tile)
+    group_lens,  # noqa: ANN001  of H, of Hq * D, of the intermediate size
+    factors,  # noqa: ANN001  float32: norm eps, head norm eps, attention scale
+):
+    """Compute every layer for the T rows of one step, in place."""
+    positions, slots, row_seqs, row_ends, tables, narrow, wide = step
+    matrices, flags, norms, head_norms, last_norm, cos, sin = model
+    rows, scales, offsets, line, qkv, attended, gate_up, scores, key_panels = scratch
+    num_rows, hidden_size = x.shape
+    num_heads, num_kv_heads, dim = heads
+    intermediate_size, block_size, tallest = sizes
+    qkv_size = (num_heads + 2 * num_kv_heads) * dim
+    of_hidden, of_heads, of_intermediate = group_lens
+    eps, head_eps, scale = factors
+    for layer in range(len(matrices)):
+        keys, values = pool[0][layer], pool[1][layer]
+        window = flags[layer, 0]
+        normalise_rows(num_rows, x, norms[layer, 0], eps, line, rows, scales, offsets, of_hidden)
+        multiply(num_rows, tallest, qkv_size, of_hidden, matrices[layer, QKV], rows, scales, offsets, qkv, 0)
+        place_rows(
+            num_rows, qkv, heads, head_norms[layer], head_eps, cos, sin, positions, flags[layer], slots, keys, values
+        )
+        sequences = (keys, values, tables, block_size, row_seqs, row_ends)
+        if len(narrow):
+            attend_rows(narrow, qkv, sequences, heads, tallest, window, scale, scores, attended)
+        for chunk in range(len(wide)):
+            start, count = wide[chunk]
+            first = max(0, row_ends[start] - window) if window > 0 else 0
+            lay_out(start, count, sequences, heads, first, key_panels)
+            attend_chunk(
+                start, count, qkv, sequences, heads, tallest, first, window, scale, key_panels, scores, attended
+            )
+        hand_over_rows(num_rows, attended, num_heads * dim, rows, scales, offsets, of_heads)
+        multiply(num_rows, tallest, hidden_size, of_heads, matrices[layer, OUT], rows, scales, offsets, x, 1)
+        normalise_rows(num_rows, x, norms[layer, 1], eps, line, rows, scales, offsets, of_hidden)
+        multiply(
+            num_rows, tallest, 2 * intermediate_size, of_hidden, matrices[layer, GATE_UP], rows, scales, offsets,
+            gate_up, 0,
+        )  # fmt: skip
+        gate_rows(num_rows, gate_up, intermediate_size, line, rows, scales, offsets, of_intermediate)
+        multiply(num_rows, tallest, hidden_size, of_intermediate, matrices[layer, DOWN], rows, scales, offsets, x, 1)
+    for t in range(num_rows):
+        normalise(x[t], last_norm, eps, x[t])
+
+
+@compiled
+def run_head(hidden, matrix, vocab_size, tallest, group_len, rows, scales, offsets, logits):  # noqa: ANN001, ANN201
+    """logits [n, >= V] of final-normed hidden states [n, H]."""
+    num_rows = len(hidden)
+    hand_over_rows(num_rows, hidden, hidden.shape[1], rows, scales, offsets, group_len)
+    multiply(num_rows, tallest, vocab_size, group_len, matrix, rows, scales, offsets, logits, 0)
