@@ -21,7 +21,10 @@ class SourceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """A reading of one source: its state, why (redacted; empty when all is well), and its counters."""
+    """A reading of one source: its state, why (redacted; empty when all is well), and its counters.
+
+    `num_total` is how many frames there are in all, where the source has an end and knows it.
+    """
 
     state: SourceState
     reason: str = ""
@@ -29,6 +32,7 @@ class SourceStatus:
     num_dropped: int = 0
     num_reconnects: int = 0
     frame_age_s: float | None = None
+    num_total: int | None = None
 
 
 class SourceError(Exception):

@@ -17,13 +17,14 @@ OPENCV_CANNOT = frozenset({"av01"})  # its wheels carry no software decoder for 
 class Clip(Protocol):
     """An open file. Rotation metadata is applied by the decoder, nowhere else. Not thread-safe.
 
-    `frame_s` is the nominal length of a frame, `codec` its name, `num_frames` how many were decoded so far, `trouble`
-    what went wrong (empty: nothing).
+    `frame_s` is the nominal length of a frame, `codec` its name, `num_frames` how many were decoded so far of the
+    `num_expected` that the container announces (0: it does not), `trouble` what went wrong (empty: nothing).
     """
 
     frame_s: float
     codec: str
     num_frames: int
+    num_expected: int
     trouble: str
 
     def grab(self) -> float | None:

@@ -29,6 +29,7 @@ class AvClip:
         self.frame_s = 1.0 / float(self._stream.average_rate or 25)
         self.codec = self._stream.codec_context.name
         self.num_frames = 0
+        self.num_expected = self._stream.frames
         self.trouble = ""
         self._path = path
         self._frames = self._decode()

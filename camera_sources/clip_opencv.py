@@ -35,7 +35,7 @@ class OpenCvClip:
         self.num_frames = 0
         self.trouble = ""
         self._last_s = 0.0
-        self._num_expected = max(0, int(self._capture.get(self._cv2.CAP_PROP_FRAME_COUNT)))
+        self.num_expected = max(0, int(self._capture.get(self._cv2.CAP_PROP_FRAME_COUNT)))
 
     def grab(self) -> float | None:
         """See `Clip.grab`. A read that fails before the end is damage, not the end: it is tried again."""
@@ -46,10 +46,10 @@ class OpenCvClip:
                 raw_s = self._capture.get(self._cv2.CAP_PROP_POS_MSEC) / 1000.0
                 self._last_s = max(self._last_s, raw_s)
                 return raw_s
-            if self.num_frames >= self._num_expected - END_SLACK_FRAMES:
+            if self.num_frames >= self.num_expected - END_SLACK_FRAMES:
                 return None
-        if self._last_s < self._num_expected * self.frame_s - END_SLACK_S:
-            self.trouble = f"{self._path.name} breaks off after {self.num_frames} of {self._num_expected} frames"
+        if self._last_s < self.num_expected * self.frame_s - END_SLACK_S:
+            self.trouble = f"{self._path.name} breaks off after {self.num_frames} of {self.num_expected} frames"
         return None
 
     def picture(self) -> NDArray[np.uint8] | None:

@@ -76,6 +76,7 @@ class ImagesSource:
             num_frames=self._num_frames,
             num_dropped=self._num_dropped,
             frame_age_s=None if t_frame is None else time.monotonic() - t_frame,
+            num_total=None if self._loop else len(self._files) - self._num_dropped,
         )
 
     def stop(self) -> None:

@@ -74,10 +74,14 @@ class VideoSource:
 
     def status(self) -> SourceStatus:
         """See `Source.status`."""
-        (state, reason), t_frame = self._state, self._t_frame
-        age_s = None if t_frame is None else time.monotonic() - t_frame
+        (state, reason), t_frame, clip = self._state, self._t_frame, self._clip
         return SourceStatus(
-            state, reason, num_frames=self._num_frames, num_dropped=self._num_dropped, frame_age_s=age_s
+            state,
+            reason,
+            num_frames=self._num_frames,
+            num_dropped=self._num_dropped,
+            frame_age_s=None if t_frame is None else time.monotonic() - t_frame,
+            num_total=None if clip is None or self._loop else clip.num_expected or None,
         )
 
     def stop(self) -> None:

@@ -18,6 +18,10 @@ class WebcamSource(LiveSource):
 
     def start(self) -> None:
         """Begin reading. Raises `SourceError` if there is no such webcam now."""
+        self.require_device()
+        super().start()
+
+    def require_device(self) -> None:
+        """Raise `SourceError` if there is no such webcam now."""
         if sys.platform == "linux" and not self._device.exists():
             raise SourceError(f"webcam {self._device.name[5:]}: there is no {self._device}; is the camera plugged in?")
-        super().start()

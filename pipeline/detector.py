@@ -14,18 +14,14 @@ from numpy.typing import NDArray
 
 from camera_sources.frame import Frame
 from pipeline.events import Box, Detection
+from pipeline.weights import DetectorError, find_weights
 from pipeline.yolo_import import import_ultralytics
 
 if TYPE_CHECKING:
     from ultralytics import YOLO
     from ultralytics.engine.results import Results
 
-DEFAULT_CACHE = Path("~/.cache/watchword")
 TASKS_WITH_BOXES = ("detect", "segment", "pose")
-
-
-class DetectorError(Exception):
-    """The detector cannot work as given. One line that names the weights and what to do."""
 
 
 class Detector(Protocol):
@@ -44,15 +40,10 @@ class YoloDetector:
     """
 
     def __init__(self, weights: str, *, min_confidence: float, cache_dir: Path | None = None) -> None:
-        path = Path(weights).expanduser()
-        wants_download = not path.exists() and path.name == weights and path.suffix == ".pt"
-        if path.is_dir() or (not path.exists() and not wants_download):
-            raise DetectorError(f"detector weights {weights}: no such file; give an ultralytics .pt file")
-        if wants_download:
-            path = (cache_dir or DEFAULT_CACHE).expanduser() / "detectors" / weights
+        found = find_weights(weights, cache_dir)
         self._weights = weights
         self._min_conf = min_confidence / 2
-        self._model = _load(weights, path, online=wants_download and not path.exists())
+        self._model = _load(weights, found.path, online=found.is_missing)
         self._person_id = self._find_person()
         self._predict([np.zeros((480, 640, 3), dtype=np.uint8)])  # the first run sets up and takes many times as long
 

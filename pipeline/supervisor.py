@@ -87,7 +87,7 @@ class Supervisor:
     """Runs its children from `async with` on until the block is left: then all have ended, with what they started.
 
     Must be entered from the process's main thread: on Linux a child is told to die when the thread that started it
-    does. `echo` receives every line the children print.
+    does. `echo` receives every line the children print, up to the failure that ends everything.
     """
 
     def __init__(self, children: Sequence[Child], *, echo: Echo) -> None:
@@ -233,6 +233,8 @@ class Supervisor:
             transport.close()
 
     def _tell(self, name: str, line: bytes) -> None:
+        if self._failed is not None and self._failed.done():
+            return  # what the others say while they are ended would only bury the reason
         shown = line.rstrip().rpartition(b"\r")[2]  # what a terminal would show of a line that rewrites itself
         if shown.strip():
             self._echo(name, shown.decode(errors="replace"))

@@ -7,10 +7,12 @@ something about ends as one line on stderr and exit status 2, without credential
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -20,6 +22,7 @@ from pipeline.supervisor import CONFIG_ERROR, ChildFailed
 from ui.commands.app import app
 from ui.commands.bench import bench
 from ui.commands.chat import chat
+from ui.commands.help_text import Command, Group
 from ui.commands.run import run
 from ui.commands.serve import serve
 from ui.commands.tune import tune
@@ -30,19 +33,30 @@ ARGUMENTS = "WATCHWORD_ARGUMENTS"
 SECRET_FLAGS = ("--api-key",)
 
 cli = typer.Typer(
+    cls=Group,
     name="watchword",
-    help="Puts what a camera watches into words, on an engine that never lets a camera stall a chat.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-cli.command()(run)
-cli.command()(serve)
-cli.command()(watch)
-cli.command()(chat)
-cli.command()(bench)
-cli.command()(tune)
+for command in (run, serve, watch, chat, bench, tune):
+    cli.command(cls=Command)(command)
 cli.command(hidden=True)(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"watchword {importlib.metadata.version('watchword')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Puts what a camera watches into words, on an engine that never lets a camera stall a chat."""
 
 
 def main() -> None:
@@ -61,7 +75,7 @@ def execute(argv: Sequence[str]) -> int:
     try:
         return cli(list(argv) or ["--help"], prog_name="watchword", standalone_mode=False) or 0
     except TyperException as error:
-        return _refuse(error.format_message())
+        return _refuse(error.format_message().rstrip(".") + _where_help_is(error))
     except ChildFailed as failure:
         # A wrong setting was already said by the child itself, in its own one line.
         return 2 if failure.exit_code == CONFIG_ERROR else _refuse(str(failure), failure.exit_code)
@@ -82,6 +96,12 @@ def _start_again_without_arguments(argv: Sequence[str]) -> None:
     """Replace this process by itself with `argv` moved where only its owner can read it."""
     os.environ[ARGUMENTS] = json.dumps(list(argv))
     os.execv(sys.executable, [sys.executable, "-P", "-m", "ui.cli"])
+
+
+def _where_help_is(error: TyperException) -> str:
+    """`; see watchword watch --help` for a mistake in a command's arguments."""
+    context = getattr(error, "ctx", None)
+    return "" if context is None else f"; see {context.command_path} --help"
 
 
 def _refuse(line: str, exit_status: int = 2) -> int:

@@ -7,7 +7,6 @@ died. Settles threads in the environment before torch is loaded, and takes the p
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import ipaddress
 import logging
@@ -17,14 +16,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from backend.config import EngineConfig
-from backend.errors import ConfigError, EngineError
+from backend.errors import EngineError
 from backend.hardware import num_physical_cores
 from backend.server.arguments import parse_args
+from backend.server.port import port_refusal, take_port
 
 if TYPE_CHECKING:
     from backend.service import Service
@@ -50,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return serve(parse_args(argv))
     except EngineError as error:
-        sys.stderr.write(f"watchword serve: {error}\n")
+        sys.stderr.write(f"watchword: {error}\n")
         return EXIT_USAGE
     except _Stopped:
         return EXIT_OK
@@ -79,25 +78,6 @@ def serve(config: EngineConfig) -> int:
         listener.close()
 
 
-def take_port(host: str, port: int) -> socket.socket:
-    """A bound socket, not listening yet, so that a busy port is known before a model is loaded.
-
-    Raises ConfigError naming the address.
-    """
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ConfigError(f"--host {host}: {error.strerror}") from None
-    listener = socket.socket(family, kind, proto)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise _port_refusal(host, port, error) from None
-    return listener
-
-
 def _run(service: Service, listener: socket.socket) -> int:
     from backend.server.app import create_app
     from backend.server.serving import Server
@@ -107,7 +87,7 @@ def _run(service: Service, listener: socket.socket) -> int:
         listener.listen(2048)
     except OSError as error:  # another process took the same port while the model was loading
         service.close()
-        raise _port_refusal(host, port, error) from None
+        raise port_refusal(host, port, error) from None
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
     server = Server(
         create_app(service), service, on_ready=lambda: _say(f"Serving {service.model_name} at {url}"), drain_s=DRAIN_S
@@ -123,18 +103,12 @@ def _find_model(config: EngineConfig) -> tuple[str, str | None]:
     """Where the model lies, and what there is to say about it before it is used."""
     if config.model != DEMO:
         return config.model, None
-    from backend.demo.assemble import MODEL_CARD, ensure_demo_model
+    from backend.demo.assemble import ensure_demo_model
     from backend.demo.assets import download_progress
 
     with download_progress() as progress:
         path = ensure_demo_model(config.cache_dir.expanduser(), progress)
-    return str(path), _notice(MODEL_CARD)
-
-
-def _notice(card: Path) -> str:
-    """The terms of the demo model's weights, as its card states them, on one line."""
-    terms = card.read_text(encoding="utf-8").partition("## Terms\n")[2].partition("\n## ")[0]
-    return "About the demo model: " + " ".join(terms.replace("**", "").split())
+    return str(path), f"The demo model is for research and evaluation; its terms and limits: {path / 'README.md'}"
 
 
 def _is_loopback(address: str) -> bool:
@@ -146,12 +120,6 @@ def _settle_threads() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(num_physical_cores()))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _say(f"Threads: OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']} OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']}")
-
-
-def _port_refusal(host: str, port: int, error: OSError) -> ConfigError:
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"port {port} on {host} is in use: end what listens there, or choose another --port")
-    return ConfigError(f"cannot listen on {host} port {port}: {error.strerror}")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -25,10 +25,10 @@ def parse_args(argv: Sequence[str] | None, *, prog: str = "watchword serve") -> 
         flags = [option for action in parser._actions for option in action.option_strings]
         raise ConfigError(f"unknown argument {unknown[0]}{did_you_mean(unknown[0], flags)}; see {prog} --help")
     values = {name: value for name, value in vars(known).items() if value is not None}
-    return EngineConfig(**_from_environment() | values)
+    return EngineConfig(**from_environment() | values)
 
 
-def _from_environment() -> dict[str, Any]:
+def from_environment() -> dict[str, Any]:
     """What environment variables say of the settings that may be given by one."""
     return {
         field.name: _parse(field, kind_of(field), text)

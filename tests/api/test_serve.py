@@ -116,7 +116,7 @@ def test_a_busy_port_is_refused_before_anything_is_loaded() -> None:
         port = taken.getsockname()[1]
         with process("--port", str(port), "--model", "no/such-model") as server:
             assert server.end() == 2
-    assert server.lines[-1].startswith(f"watchword serve: port {port} on 127.0.0.1 is in use")
+    assert server.lines[-1].startswith(f"watchword: port {port} on 127.0.0.1 is in use")
     assert not any("Loading" in line for line in server.lines)
 
 

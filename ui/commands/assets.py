@@ -16,14 +16,10 @@ class Assets:
 
 def ensure_assets(cache_dir: Path, *, model: bool, detector: bool, clip: bool) -> Assets:
     """Download and assemble what is asked for and missing. Raises `AssetError`. Loads no torch."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
     from backend.demo.assemble import ensure_demo_model
-    from backend.demo.assets import ensure_demo_clip, ensure_detector
+    from backend.demo.assets import download_progress, ensure_demo_clip, ensure_detector
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:  # stdout may be somebody's JSONL
+    with download_progress() as progress:
         found_detector = ensure_detector(cache_dir, progress) if detector else None
         found_clip = ensure_demo_clip(cache_dir, progress) if clip else None
         if model:

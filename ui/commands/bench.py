@@ -25,7 +25,7 @@ from ui.commands.bench_options import (
     require_writable,
     write_report,
 )
-from ui.commands.chat import OUR_BACKEND
+from ui.commands.checks import OUR_BACKEND
 from ui.commands.engine_flags import default
 
 FORMAT = 1

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
+from ui.commands.checks import OUR_BACKEND, check_backend
 from ui.commands.engine_flags import default
 from ui.errors import UsageError
-
-OUR_BACKEND = "http://127.0.0.1:8000/v1"
 
 
 def chat(
@@ -42,7 +39,7 @@ def chat(
     if not question.strip():
         raise UsageError("the question is empty")
     picture = None if image is None else _read(image)
-    _require_listener(base_url)
+    check_backend(base_url, model=model, api_key=api_key)
     return asyncio.run(_answer(question, picture, base_url, model, max_tokens, api_key))
 
 
@@ -53,20 +50,6 @@ def _read(image: Path) -> bytes:
         raise UsageError(f"{image}: {(error.strerror or str(error)).lower()}; --image takes a picture file") from None
 
 
-def _require_listener(base_url: str) -> None:
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--base-url {base_url} is no HTTP address; it looks like {OUR_BACKEND}")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        socket.create_connection((parts.hostname, port), timeout=5.0).close()
-    except OSError:
-        raise UsageError(
-            f"nothing listens on {parts.hostname}:{port}: start an engine with `watchword serve` "
-            "(or the whole product with `watchword run`), or name another backend with --base-url"
-        ) from None
-
-
 async def _answer(
     question: str, picture: bytes | None, base_url: str, model: str | None, max_tokens: int, api_key: str | None
 ) -> int:
@@ -75,7 +58,10 @@ async def _answer(
     from ui.conversation import Conversation
 
     async with AsyncOpenAI(base_url=base_url, api_key=api_key or "none", max_retries=0) as client:
-        async for piece in Conversation(client, model=model, max_tokens=max_tokens).ask(question, image=picture):
+        conversation = Conversation(client, model=model, max_tokens=max_tokens)
+        async for piece in conversation.ask(question, image=picture):
             typer.echo(piece, nl=False)
     typer.echo()
+    if conversation.finish_reason == "length":
+        typer.echo(f"… (cut at {max_tokens} tokens; --max-tokens raises it)", err=True)
     return 0

@@ -12,12 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from backend.config import EngineConfig, kind_of
+from backend.server.arguments import from_environment
 
 PANEL = "Engine"
 
 
 def with_engine_flags(*, without: Collection[str] = ()) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command every engine flag but `without`; it receives the settings of those that were used as `engine`."""
+    """Give a command every engine flag but `without`; it receives as `engine` the settings of
+    those that were used, and of those that the environment names."""
     fields = [field for field in dataclasses.fields(EngineConfig) if field.name not in without]
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
@@ -26,12 +28,12 @@ def with_engine_flags(*, without: Collection[str] = ()) -> Callable[[Callable[..
         @wraps(command)
         def wrapper(**given: Any) -> int:
             used = {field: given.pop(field.name) for field in fields}
-            engine = {
+            flags = {
                 field.name: False if field.metadata["off_flag"] else value
                 for field, value in used.items()
                 if value is not None
             }
-            return command(**given, engine=engine)
+            return command(**given, engine=from_environment() | flags)
 
         kept = [parameter for parameter in own.parameters.values() if parameter.name != "engine"]
         parameters = [*kept, *map(_parameter, fields)]

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 from pathlib import Path
 
-from ui.errors import UsageError
+from backend.server.port import port_refusal, take_port
 
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def require_free(host: str, port: int, flag: str) -> None:
-    """Raise `UsageError` unless something could listen on `host:port`. `flag` is how to choose another port."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+    """Raise `ConfigError` unless something could listen on `host:port`. `flag` is how to choose another port."""
+    with take_port(host, port, flag=flag) as probe:
+        try:
             probe.listen(1)
-    except OSError as error:
-        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror or error})"
-        raise UsageError(
-            f"port {port} on {host} {reason}: stop what listens there, or choose another with {flag}"
-        ) from None
+        except OSError as error:
+            raise port_refusal(host, port, error, flag) from None
 
 
 def free_port(host: str) -> int:

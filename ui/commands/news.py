@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, Callable
 from camera_sources.base import SourceState, SourceStatus
 from pipeline.events import Event, EventStatus
 from pipeline.feed import CameraChanged, EventEnded, FeedItem
+from pipeline.jsonl import STDOUT
 from ui.words import REASONS, UNDESCRIBED
 
 Say = Callable[[str], None]
@@ -46,7 +47,7 @@ class News:
         num_events = self.num_by_status.total()
         kinds = {"captioned" if status is EventStatus.OK else status.value: n for status, n in self._counted()}
         detail = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
-        where = "" if output == "-" else f" in {output}"
+        where = "" if output == STDOUT else f" in {output}"
         return f"{num_events} event{'' if num_events == 1 else 's'}{where}{': ' if detail else ''}{detail}"
 
     def _counted(self) -> list[tuple[EventStatus, int]]:

@@ -9,20 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from backend.config import EngineConfig
 from pipeline.supervisor import Child, Echo, Supervisor
+from pipeline.weights import find_weights
 from ui.commands.app_settings import AppSettings
 from ui.commands.assets import ensure_assets
+from ui.commands.checks import check_backend, check_engine
 from ui.commands.children import app_child, backend_child
 from ui.commands.engine_flags import default, with_engine_flags
 from ui.commands.machine import free_port, reachable, require_free
-from ui.commands.sources import given_sources, to_cameras
-from ui.commands.terminal import echo_for, until_signal
-from ui.errors import UsageError
+from ui.commands.sources import KINDS, check_cameras, given_sources, to_cameras
+from ui.commands.terminal import Verbose, echo_for, until_signal
+from ui.errors import UsageError, say
 
 DATA_DIR = "~/.local/share/watchword"
-NOT_THE_ENGINES = frozenset({"model", "api_key", "cache_dir"})
-"""Flags that make sense with another backend, too."""
 
 
 @with_engine_flags()
@@ -31,8 +30,7 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="SOURCE…",
-            help="RTSP URLs, video files, folders of images or webcam numbers. Also read from SOURCE; without either, "
-            "the demo clip, looped.",
+            help=f"{KINDS} Also read from SOURCE, one a line; without either, the demo clip, looped.",
             show_default=False,
         ),
     ] = None,
@@ -57,9 +55,10 @@ def run(
     data_dir: Annotated[Path, typer.Option(metavar="PATH", help="Where events and their pictures are kept.")] = Path(
         DATA_DIR
     ),
+    verbose: Verbose = False,
     engine: dict[str, Any],
 ) -> int:
-    """Watch cameras on a page, with captions and chat from one engine.
+    """Watch cameras on a page, with captions and chat from one engine, until Ctrl-C.
 
     MODEL in the environment stands for --model.
     """
@@ -68,11 +67,14 @@ def run(
     config = check_engine(engine, base_url)
     named = given_sources(sources)
     cameras = to_cameras(named, loop=loop)
+    detector = detector or os.environ.get("DETECTOR") or None
+    if detector:
+        find_weights(detector, config.cache_dir)
     require_free(ui_host, ui_port, "--ui-port")
     port = config.port or free_port(config.host)
     if base_url is None:
         require_free(config.host, port, "--port")
-    detector = detector or os.environ.get("DETECTOR") or None
+    check_cameras(cameras)
     assets = ensure_assets(
         config.cache_dir.expanduser(),
         model=base_url is None and config.model == "demo",
@@ -86,28 +88,31 @@ def run(
         detector=detector or str(assets.detector),
         base_url=base_url or f"http://{reachable(config.host)}:{port}/v1",
         model=engine.get("model") if base_url else None,
-        api_key=config.api_key or os.environ.get("WATCHWORD_API_KEY"),
+        api_key=config.api_key,
         ui_host=ui_host,
         ui_port=ui_port,
         data_dir=data_dir.expanduser(),
         cache_dir=config.cache_dir.expanduser(),
+        is_own_engine=base_url is None,
     )
     children = [app_child(settings)]
     if base_url is None:
         children.insert(0, backend_child(engine, config.host, port))
+    else:
+        _tell_of_backend(settings)
     page = f"http://{reachable(ui_host)}:{ui_port}"
-    # The page is the one address to open, so the engine's announcement of its own is left out.
-    echo = echo_for((camera.source for camera in cameras), settings.api_key, but=settings.base_url)
-    return asyncio.run(until_signal(_keep(children, echo, page))) or 0
+    echo = echo_for((camera.source for camera in cameras), settings.api_key, verbose=verbose)
+    asyncio.run(until_signal(_keep(children, echo, page)))
+    typer.echo("Stopped.")
+    return 0
 
 
-def check_engine(engine: dict[str, Any], base_url: str | None) -> EngineConfig:
-    """Check the engine's flags before anything is loaded or downloaded."""
-    if base_url is not None and (extra := sorted(engine.keys() - NOT_THE_ENGINES)):
-        raise UsageError(
-            f"--{extra[0].replace('_', '-')} is a setting of our own engine, and --base-url asks for another: drop one"
-        )
-    return EngineConfig(**engine)
+def _tell_of_backend(settings: AppSettings) -> None:
+    """Say at once what is wrong with the backend; the page starts all the same, since it may come up later."""
+    try:
+        check_backend(settings.base_url, model=settings.model, api_key=settings.api_key)
+    except UsageError as error:
+        typer.echo(f"watchword: {say(error)}. The page starts all the same; captions and chat wait for it.", err=True)
 
 
 async def _keep(children: list[Child], echo: Echo, page: str) -> int:

@@ -2,40 +2,80 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from camera_sources.base import SourceError
+from camera_sources.check import PROBLEM
 from camera_sources.open import open_source
 from camera_sources.url import split_credentials
 from pipeline.config import CameraConfig
+from ui.errors import UsageError
+
+KINDS = "RTSP, RTMP or HTTP URLs, video files, folders of images or webcam numbers; NAME=SOURCE names a camera."
+
+_NAMED = re.compile(r"([\w.\-]+)=(.+)", re.DOTALL)
 
 
 def given_sources(arguments: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The sources on the command line, else the one in SOURCE (taken whole: paths may hold spaces), else none."""
+    """The sources on the command line, else those in SOURCE, one a line (paths may hold spaces), else none."""
     if arguments:
         return list(arguments)
-    named = environment.get("SOURCE", "").strip()
-    return [named] if named else []
+    return [line.strip() for line in environment.get("SOURCE", "").splitlines() if line.strip()]
 
 
-def to_cameras(sources: Sequence[str], *, loop: bool = False, realtime: bool = True) -> tuple[CameraConfig, ...]:
-    """One camera per source, each with a name unlike the others'. Raises `SourceError` for what cannot be a source."""
+def to_cameras(sources: Iterable[str], *, loop: bool = False, realtime: bool = True) -> tuple[CameraConfig, ...]:
+    """One camera per source, each with a name unlike the others': the one in `NAME=SOURCE`, else a short one.
+
+    Raises `SourceError` for what cannot be a source, `UsageError` for a name that is given twice.
+    """
+    named = [split_name(source) for source in sources]
+    given = [name for name, _ in named if name]
+    if twice := sorted({name for name in given if given.count(name) > 1}):
+        raise UsageError(f"two cameras are named {twice[0]}; give each a name of its own")
     cameras: list[CameraConfig] = []
-    for source in sources:
-        open_source(source, camera_id="check")  # not started: only what can be seen from here is checked
-        name = _unlike(short_name(source), {camera.camera_id for camera in cameras})
-        cameras.append(CameraConfig(name, source, loop=loop, realtime=realtime))
+    for name, source in named:
+        open_source(source, camera_id="check")  # not started: what can be seen without opening it
+        taken = {*given, *(camera.camera_id for camera in cameras)}
+        cameras.append(CameraConfig(name or _unlike(short_name(source), taken), source, loop, realtime))
     return tuple(cameras)
 
 
+def check_cameras(cameras: Iterable[CameraConfig]) -> None:
+    """Raise `SourceError` for a file, folder or webcam that cannot be read. Decoders are loaded in a process of their
+    own, which is gone when this returns; a network is not asked."""
+    files = [camera.source for camera in cameras if "://" not in camera.source]
+    if not files:
+        return
+    command = [sys.executable, "-P", "-m", "camera_sources.check"]
+    done = subprocess.run(command, input=json.dumps(files), capture_output=True, text=True, check=False)
+    if done.returncode == PROBLEM:
+        raise SourceError(done.stdout.strip())
+
+
+def split_name(source: str) -> tuple[str | None, str]:
+    """(the name, the source) of `NAME=SOURCE`; no name where a file of that whole name exists or none is given."""
+    named = _NAMED.fullmatch(source.strip())
+    if named is None or Path(source).expanduser().exists():
+        return None, source
+    return named[1], named[2]
+
+
 def short_name(source: str) -> str:
-    """What a person would call it: a stream's host, a file's or a folder's name, a webcam's number. No credentials."""
+    """What a person would call it: a stream's host and the end of its path, a file's or a folder's name, a webcam's
+    number. No credentials."""
     source = source.strip()
     if "://" in source and not source.startswith("file:"):
-        name = urlsplit(split_credentials(source)[0]).hostname or "stream"
+        parts = urlsplit(split_credentials(source)[0])
+        end = parts.path.rstrip("/").rpartition("/")[2]
+        # Some cameras take user and password within the path, as `user=…&password=…`.
+        name = "-".join(part for part in (parts.hostname or "stream", end if "=" not in end else "") if part)
     elif source.isdigit():
         name = f"webcam-{source}"
     else:

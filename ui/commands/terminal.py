@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 from collections.abc import Coroutine, Iterable
+from typing import Annotated
 
 import typer
 
 from camera_sources.url import MASK, redact, split_credentials
 from pipeline.supervisor import Echo
 
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also print settings and a line per request of the engine.")
+]
 
-def echo_for(sources: Iterable[str], api_key: str | None, *, but: str | None = None) -> Echo:
+CHATTER = re.compile(r"^(Settings|Threads|Serving)\b|^detector threads|\bINFO watchword\.server\b")
+"""Children's lines that only a curious person wants: their settings, and the engine's line per request."""
+
+
+def echo_for(sources: Iterable[str], api_key: str | None, *, verbose: bool) -> Echo:
     """Prints children's lines on stderr, each with its child's name and without the secrets of `sources`.
 
-    Lines that contain `but` are left out.
+    `CHATTER` is left out unless `verbose`.
     """
     secrets = [secret for secret in (*(split_credentials(source)[2] for source in sources), api_key) if secret]
 
@@ -24,7 +33,7 @@ def echo_for(sources: Iterable[str], api_key: str | None, *, but: str | None = N
         line = redact(line)
         for secret in secrets:  # on its own, outside any URL
             line = line.replace(secret, MASK)
-        if but is None or but not in line:
+        if verbose or not CHATTER.search(line):
             typer.echo(f"{name:>7}  {line}", err=True)
 
     return echo

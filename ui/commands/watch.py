@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from pipeline.config import CameraConfig, PipelineConfig
+from pipeline.jsonl import STDOUT, JsonlWriter
 from pipeline.supervisor import Supervisor
+from pipeline.weights import find_weights
 from ui.commands.assets import ensure_assets
+from ui.commands.checks import check_backend, check_engine
 from ui.commands.children import backend_child
 from ui.commands.engine_flags import default, with_engine_flags
 from ui.commands.machine import free_port
-from ui.commands.run import check_engine
-from ui.commands.sources import to_cameras
-from ui.commands.terminal import echo_for, until_signal
-from ui.errors import UsageError
+from ui.commands.news import News
+from ui.commands.reading import Reading
+from ui.commands.sources import KINDS, check_cameras, to_cameras
+from ui.commands.terminal import Verbose, echo_for, until_signal
 
 if TYPE_CHECKING:
-    from pipeline.events import Event
-    from pipeline.feed import Subscription
+    from pipeline.feed import FeedItem, Subscription
     from pipeline.worker import Pipeline
 
 HOST = "127.0.0.1"
@@ -34,9 +38,7 @@ INTERRUPTED = 130
 def watch(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SOURCE…", help="RTSP URLs, video files, folders of images or webcam numbers.", show_default=False
-        ),
+        typer.Argument(metavar="SOURCE…", help=KINDS, show_default=False),
     ],
     *,
     jsonl: Annotated[
@@ -65,6 +67,7 @@ def watch(
             metavar="WEIGHTS", help=f"Ultralytics weights, such as yolo26n.pt. {default('the packaged yolov8n')}"
         ),
     ] = None,
+    verbose: Verbose = False,
     engine: dict[str, Any],
 ) -> int:
     """Watch cameras or files and write every event as a JSON line.
@@ -73,9 +76,12 @@ def watch(
     """
     config = check_engine(engine, base_url)
     cameras = to_cameras(sources, realtime=not no_realtime)
-    if not cameras:
-        raise UsageError("name at least one source: an RTSP URL, a video file, a folder of images or a webcam number")
     cache_dir = config.cache_dir.expanduser()
+    if detector:
+        find_weights(detector, cache_dir)
+    if base_url:
+        check_backend(base_url, model=engine.get("model"), api_key=config.api_key)
+    check_cameras(cameras)
     own_model = base_url is None and config.model == "demo"
     assets = ensure_assets(cache_dir, model=own_model, detector=detector is None, clip=False)
     port = free_port(HOST)
@@ -83,22 +89,33 @@ def watch(
         detector=detector or str(assets.detector),
         base_url=base_url or f"http://{HOST}:{port}/v1",
         model=engine.get("model") if base_url else None,
-        api_key=config.api_key or os.environ.get("WATCHWORD_API_KEY"),
+        api_key=config.api_key,
         cache_dir=cache_dir,
     )
     os.environ["OMP_NUM_THREADS"] = "1"  # the detector's, in this process; the engine gets its own
-    echo = echo_for(sources, pipeline.api_key, but="INFO watchword.server")  # its line per request; ours say as much
+    echo = echo_for((camera.source for camera in cameras), pipeline.api_key, verbose=verbose)
     supervisor = None if base_url else Supervisor([backend_child(engine, HOST, port)], echo=echo)
-    ended = asyncio.run(until_signal(_watch(supervisor, pipeline, cameras, jsonl)))
+    # Bars and JSON lines on one terminal would overwrite each other.
+    reading = Reading(Console(stderr=True), shown=no_realtime and not (jsonl == STDOUT and sys.stdout.isatty()))
+    news = News(reading.say)
+    with reading:
+        ended = asyncio.run(until_signal(_watch(supervisor, pipeline, cameras, jsonl, (news.take, reading.take))))
+    typer.echo(f"{'Stopped: ' if ended is None else ''}{news.summary(jsonl)}", err=True)
     return INTERRUPTED if ended is None else ended
 
 
 async def _watch(
-    supervisor: Supervisor | None, config: PipelineConfig, cameras: Sequence[CameraConfig], jsonl: str
+    supervisor: Supervisor | None,
+    config: PipelineConfig,
+    cameras: Sequence[CameraConfig],
+    jsonl: str,
+    listeners: Sequence[Callable[[FeedItem], None]],
 ) -> int:
-    """Run the pipeline to the end of its sources, beside a backend of our own if `supervisor` keeps one."""
+    """Run the pipeline to the end of its sources, beside a backend of our own if `supervisor` keeps one.
+
+    `listeners` get all the news.
+    """
     from pipeline.feed import Feed
-    from pipeline.jsonl import JsonlWriter
     from pipeline.worker import Pipeline
 
     async with AsyncExitStack() as stack:
@@ -109,7 +126,7 @@ async def _watch(
             await supervisor.ready()
         feed = Feed()
         news = feed.subscribe()
-        telling = asyncio.create_task(_tell(news))
+        telling = asyncio.create_task(_tell(news, listeners))
         pipeline = Pipeline(config, cameras, store=None, feed=feed, jsonl=writer)
         stack.push_async_callback(_end, pipeline, news, telling)
         await pipeline.start()
@@ -139,16 +156,7 @@ async def _end(pipeline: Pipeline, news: Subscription, telling: asyncio.Task[Non
     await telling
 
 
-async def _tell(news: Subscription) -> None:
-    """One line on stderr per event that ended."""
-    from pipeline.feed import EventEnded
-
+async def _tell(news: Subscription, listeners: Sequence[Callable[[FeedItem], None]]) -> None:
     async for item in news:
-        if isinstance(item, EventEnded):
-            typer.echo(_line(item.event), err=True)
-
-
-def _line(event: Event) -> str:
-    words = event.caption or f"({event.status})" + (f" {event.error}" if event.error else "")
-    took = "" if event.t_last_token is None else f"  [{event.t_last_token - event.t_captured:.1f} s]"
-    return f"{event.camera}  {event.pts_s:7.1f} s  {event.reason:<9}  {words}{took}"
+        for listener in listeners:
+            listener(item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -12,19 +13,25 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 
 from backend.config import EngineConfig
+from backend.errors import ConfigError
 from backend.server.arguments import parse_args
 from camera_sources.base import SourceError
 from pipeline.config import CameraConfig
+from tests.unit.ui.scripted_engine import ScriptedEngine
 from ui.cli import execute, holds_secret
 from ui.commands.app_settings import AppSettings
+from ui.commands.checks import check_backend
 from ui.commands.children import app_child, backend_child
-from ui.commands.engine_flags import to_argv, to_env
+from ui.commands.engine_flags import to_argv, to_env, with_engine_flags
 from ui.commands.machine import free_port, physical_cores, reachable, require_free
-from ui.commands.sources import given_sources, short_name, to_cameras
+from ui.commands.sources import check_cameras, given_sources, short_name, to_cameras
+from ui.commands.terminal import echo_for
 from ui.errors import UsageError
 
+LOCAL = "127.0.0.1"
 SECRET = "rtsp://admin:hunter2@10.0.0.7:554/stream"
 
 
@@ -67,6 +74,14 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         (["chat", "hi", "--base-url", "ftp://x"], "--base-url"),
         (["chat", "hi", "--image", "nowhere.jpg"], "nowhere.jpg"),
         (["dance"], "dance"),
+        (["watch"], "see watchword watch --help"),
+        (["run", "--bogus"], "see watchword run --help"),
+        (["run", "--model", "./nowhere"], "model ./nowhere: no such directory"),
+        (["serve", "--model", "/no/where"], "model /no/where: no such directory"),
+        (["run", "--detector", "weights/nowhere.pt"], "weights/nowhere.pt: no such file"),
+        (["watch", "rtsp://h/x", "--jsonl", "-", "--detector", "nowhere.onnx"], "nowhere.onnx: no such file"),
+        (["run", "--base-url", "ftp://x"], "--base-url ftp://x is no HTTP address"),
+        (["run", "yard=rtsp://h/1", "yard=rtsp://h/2"], "two cameras are named yard"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(
@@ -82,7 +97,7 @@ def test_chat_says_how_to_start_what_is_missing(capsys: pytest.CaptureFixture[st
     port = free_port("127.0.0.1")
     assert execute(["chat", "hi", "--base-url", f"http://127.0.0.1:{port}/v1"]) == 2
     line = said(capsys)
-    assert f"nothing listens on 127.0.0.1:{port}" in line
+    assert f"no answer from an engine at http://127.0.0.1:{port}/v1 (connection refused)" in line
     assert "watchword serve" in line
 
 
@@ -98,6 +113,7 @@ def test_help_names_every_flag(
     monkeypatch.setenv("COLUMNS", "200")
     assert execute([command, "--help"]) == 0
     text = capsys.readouterr().out
+    assert "<bool>" not in text
     flags = {
         "run": ["--base-url", "--detector", "--ui-host", "--ui-port", "--data-dir", "--loop"],
         "watch": ["--jsonl", "--no-realtime", "--base-url", "--detector"],
@@ -127,6 +143,7 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
 def test_a_source_on_the_command_line_wins_over_the_environment() -> None:
     assert given_sources(["a", "b"], {"SOURCE": "c"}) == ["a", "b"]
     assert given_sources(None, {"SOURCE": "my clip.mp4"}) == ["my clip.mp4"]  # one source, spaces and all
+    assert given_sources(None, {"SOURCE": "yard=rtsp://h/1\n\n my clip.mp4\n"}) == ["yard=rtsp://h/1", "my clip.mp4"]
     assert given_sources(None, {"SOURCE": "  "}) == []
     assert given_sources([], {}) == []
 
@@ -134,8 +151,11 @@ def test_a_source_on_the_command_line_wins_over_the_environment() -> None:
 @pytest.mark.parametrize(
     ("source", "name"),
     [
-        (SECRET, "10.0.0.7"),
-        ("rtsp://u:p%40ss@cam.local/x", "cam.local"),
+        (SECRET, "10.0.0.7-stream"),
+        ("rtsp://u:p%40ss@cam.local/nvr/ch3/", "cam.local-ch3"),
+        ("rtsp://cam.local:554", "cam.local"),
+        ("rtsp://cam.local/user=admin&password=hunter2&channel=1", "cam.local"),
+        ("http://cam.local/mjpeg.cgi?pwd=hunter2", "cam.local-mjpeg.cgi"),
         ("/data/front door.mp4", "front-door"),
         ("file:///data/a%20b.mp4", "a-b"),
         ("3", "webcam-3"),
@@ -151,6 +171,117 @@ def test_cameras_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert [camera.camera_id for camera in to_cameras([source, source, source])] == ["a", "a-2", "a-3"]
     with pytest.raises(SourceError):
         to_cameras([str(tmp_path / "b.mp4")])
+
+
+def test_a_camera_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.mp4", "b.mp4", "x=a.mp4", "c=x.mp4"):
+        (tmp_path / name).touch()
+    cameras = to_cameras(["b.mp4", "b=a.mp4", "yard=rtsp://u:pw@h/1?channel=2", "x=a.mp4", "rtsp://h/1?channel=2"])
+    assert [(camera.camera_id, camera.source) for camera in cameras] == [
+        ("b-2", "b.mp4"),  # the name that was given wins
+        ("b", "a.mp4"),
+        ("yard", "rtsp://u:pw@h/1?channel=2"),
+        ("x-a", "x=a.mp4"),  # a file of that whole name exists
+        ("h-1", "rtsp://h/1?channel=2"),
+    ]
+
+
+def test_files_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.mp4").write_text("no video")
+    for name, problem in (("empty", "no images in this folder"), ("notes.mp4", "not a video that can be read")):
+        with pytest.raises(SourceError, match=problem):
+            check_cameras(to_cameras(["rtsp://camera/1", str(tmp_path / name)]))
+    check_cameras(to_cameras(["rtsp://camera.invalid/1"]))  # a network is not asked
+
+
+@pytest.mark.parametrize("command", ["run", "watch"])
+def test_an_unreadable_file_and_a_model_that_is_none_are_refused_at_once(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MODEL", raising=False)
+    monkeypatch.delenv("DETECTOR", raising=False)
+    clip = tmp_path / "notes.mp4"
+    clip.write_text("no video")
+    argv = [
+        command,
+        str(clip),
+        *(["--jsonl", "-"] if command == "watch" else ["--port=0", f"--ui-port={free_port(LOCAL)}"]),
+    ]
+    started = time.monotonic()
+    assert execute(argv) == 2
+    assert "not a video that can be read" in said(capsys)
+    assert execute([*argv, "--model", str(tmp_path)]) == 2
+    assert "there is no config.json in this directory" in said(capsys)
+    assert time.monotonic() - started < 20.0  # generous: the machine may be busy
+
+
+async def test_another_backend_is_asked_before_anything_starts() -> None:
+    async with ScriptedEngine(is_ours=False) as server:
+        await asyncio.to_thread(check_backend, server.url, model=None, api_key=None)
+        root = server.url.removesuffix("/v1")
+        with pytest.raises(UsageError, match="usually ends in /v1"):
+            await asyncio.to_thread(check_backend, root, model=None, api_key=None)
+        await asyncio.to_thread(check_backend, root, model="named", api_key=None)  # some do not list their models
+    with pytest.raises(UsageError, match=r"no answer from an engine at .*connection refused"):
+        await asyncio.to_thread(check_backend, server.url, model="named", api_key=None)
+
+
+def test_watch_does_not_start_before_a_dead_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://user:hunter2@{LOCAL}:{free_port(LOCAL)}/v1"
+    assert execute(["watch", "rtsp://camera.invalid/1", "--jsonl", "-", "--base-url", url]) == 2
+    line = said(capsys)
+    assert "no answer from an engine at http://***@" in line
+    assert "hunter2" not in line
+
+
+def test_the_environment_names_settings_of_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, object]] = []
+
+    @with_engine_flags()
+    def command(*, engine: dict[str, object]) -> int:
+        seen.append(engine)
+        return 0
+
+    cli = typer.Typer()
+    cli.command()(command)
+    monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path))
+    monkeypatch.setenv("WATCHWORD_API_KEY", "sesame")
+    cli(["--max-num-seqs", "4"], standalone_mode=False)
+    cli(["--cache-dir", "elsewhere"], standalone_mode=False)
+    assert seen[0] == {"cache_dir": tmp_path, "api_key": "sesame", "max_num_seqs": 4}
+    assert seen[1]["cache_dir"] == Path("elsewhere")
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("watchword 0.")
+
+
+def test_only_the_curious_see_chatter(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        "Settings: model=demo",
+        "2026-11-29 20:00:00,000 INFO watchword.server: 200 in 0.5 s",
+        "2026-11-29 20:00:00,000 ERROR watchword.engine: it broke",
+        f"yard is down: cannot open {SECRET}",
+    ]
+    for verbose in (False, True):
+        echo = echo_for([SECRET], None, verbose=verbose)
+        for line in lines:
+            echo("app", line)
+    shown = capsys.readouterr().err.splitlines()
+    assert "hunter2" not in "".join(shown)
+    assert [line.split()[1] for line in shown] == [
+        "2026-11-29",
+        "yard",
+        "Settings:",
+        "2026-11-29",
+        "2026-11-29",
+        "yard",
+    ]
 
 
 def test_settings_survive_the_pipe(settings: AppSettings) -> None:
@@ -190,10 +321,10 @@ def test_a_port_in_use_is_refused_with_the_flag_that_helps() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use.*--ui-port"):
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use.*--ui-port"):
             require_free("127.0.0.1", port, "--ui-port")
     require_free("127.0.0.1", port, "--ui-port")
-    with pytest.raises(UsageError, match="cannot be used"):
+    with pytest.raises(ConfigError, match="cannot be used"):
         require_free("192.0.2.1", port, "--ui-port")
 
 
@@ -214,6 +345,7 @@ def test_physical_cores_are_some_of_the_logical_ones() -> None:
     ("argv", "is_secret"),
     [
         (["run", SECRET], True),
+        (["run", f"yard={SECRET}"], True),
         (["run", "rtsp://10.0.0.7/stream"], False),
         (["serve", "--api-key", "k"], True),
         (["serve", "--api-key=k"], True),

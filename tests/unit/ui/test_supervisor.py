@@ -214,3 +214,18 @@ def test_the_supervisor_loads_no_heavy_library() -> None:
     code = f"import sys, pipeline.supervisor, ui.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_after_the_failure_nothing_more_is_heard(heard: Heard) -> None:
+    talker = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('dying', flush=True) or exit(0))"
+    bad = python(
+        "import time; time.sleep(0.5); print('no such thing', flush=True); raise SystemExit(3)", "bad", restart=False
+    )
+    with pytest.raises(ChildFailed):
+        async with Supervisor(
+            [bad, python(f"{talker}; print('up', flush=True); time.sleep(600)", "other")], echo=heard
+        ) as s:
+            await s.ready()
+            raise await s.failed()
+    assert ("bad", "no such thing") in heard.lines
+    assert heard.count("dying") == 0

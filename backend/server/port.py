@@ -1,0 +1,36 @@
+"""Taking a port to listen on, or saying in one line why it cannot be had."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from backend.errors import ConfigError
+
+
+def take_port(host: str, port: int, *, flag: str = "--port") -> socket.socket:
+    """A bound socket, not listening yet, so that a busy port is known before anything slow happens.
+
+    Raises ConfigError naming the address and `flag`, which chooses another port.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise port_refusal(host, port, error, flag) from None
+    listener = socket.socket(family, kind, proto)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise port_refusal(host, port, error, flag) from None
+    return listener
+
+
+def port_refusal(host: str, port: int, error: OSError, flag: str = "--port") -> ConfigError:
+    """What to say when `error` kept us from listening there."""
+    if error.errno == errno.EADDRINUSE:
+        reason = f"is in use: stop what listens there, or choose another with {flag}"
+    else:
+        reason = f"cannot be used ({error.strerror or error}): check the address, or choose another port with {flag}"
+    return ConfigError(f"port {port} on {host} {reason}")
