@@ -27,11 +27,12 @@ class FrameSeen:
 
 @dataclass(frozen=True, slots=True)
 class CameraChanged:
-    """A camera's status, on every change of state and about once a second."""
+    """A camera's status, on every change of state and about once a second. Files are not `is_live`."""
 
     camera_id: str
     status: SourceStatus
     detector_fps: float
+    is_live: bool = True
 
 
 @dataclass(frozen=True, slots=True)

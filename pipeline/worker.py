@@ -233,4 +233,5 @@ class Pipeline:
             state, t_reported = self._reported.get(camera.camera_id, (None, 0.0))
             if status.state is not state or now - t_reported >= REPORT_S:
                 self._reported[camera.camera_id] = (status.state, now)
-                self._feed.publish(CameraChanged(camera.camera_id, status, camera.detector_fps(now)))
+                fps, is_live = camera.detector_fps(now), camera.source.is_live
+                self._feed.publish(CameraChanged(camera.camera_id, status, fps, is_live))

@@ -6,6 +6,7 @@ nobody anything. Knows nothing of HTML, HTTP or the engine.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterable, Iterable
 from dataclasses import dataclass, field
@@ -37,7 +38,10 @@ class CardState(StrEnum):
 
 @dataclass(slots=True)
 class Card:
-    """One event as shown. `version` grows with every change; latencies are seconds, None until they are known."""
+    """One event as shown. `version` grows with every change; latencies are seconds, None until they are known.
+
+    `waited_s` is how long the picture had to wait until the engine took it. `is_past` events are from an earlier run.
+    """
 
     event_id: str
     camera: str
@@ -48,19 +52,26 @@ class Card:
     text: str = ""
     error: str = ""
     model: str = ""
-    glass_to_caption_s: float | None = None
+    caption_s: float | None = None
     first_token_s: float | None = None
+    waited_s: float | None = None
+    is_past: bool = False
     jpeg: bytes | None = field(default=None, repr=False)
     version: int = 0
 
 
 @dataclass(slots=True)
 class CameraView:
-    """One camera as shown: its status and its newest pictures, newest last."""
+    """One camera as shown: its status and since when (monotonic), and its newest pictures, newest last.
+
+    `is_live` tells a camera from a file that is played.
+    """
 
     camera_id: str
     status: SourceStatus = field(default_factory=lambda: SourceStatus(SourceState.CONNECTING))
     detector_fps: float = 0.0
+    is_live: bool = True
+    t_state: float = field(default_factory=time.monotonic)
     frames: deque[FrameSeen] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
 
     def frame(self, seq: int | None) -> FrameSeen | None:
@@ -80,7 +91,7 @@ class Board:
     def restore(self, events: Iterable[Event]) -> None:
         """Show stored events, given newest first, as the page's past."""
         for event in reversed(list(events)):
-            self._end(event)
+            self._end(event, is_past=True)
 
     def cards(self) -> list[Card]:
         """The latest events, newest first."""
@@ -101,8 +112,7 @@ class Board:
             case FrameSeen():
                 self._camera(item.camera_id).frames.append(item)
             case CameraChanged():
-                view = self._camera(item.camera_id)
-                view.status, view.detector_fps = item.status, item.detector_fps
+                self._change(self._camera(item.camera_id), item)
             case CaptionQueued():
                 self._queue(item)
             case CaptionDelta():
@@ -112,6 +122,11 @@ class Board:
 
     def _camera(self, camera_id: str) -> CameraView:
         return self.cameras.setdefault(camera_id, CameraView(camera_id))
+
+    def _change(self, view: CameraView, news: CameraChanged) -> None:
+        if news.status.state is not view.status.state:
+            view.t_state = time.monotonic()
+        view.status, view.detector_fps, view.is_live = news.status, news.detector_fps, news.is_live
 
     def _queue(self, item: CaptionQueued) -> None:
         selection = item.selection
@@ -137,7 +152,7 @@ class Board:
         card.text += delta.text
         card.version += 1
 
-    def _end(self, event: Event) -> None:
+    def _end(self, event: Event, *, is_past: bool = False) -> None:
         before = self._cards.get(event.event_id)
         card = Card(
             event_id=event.event_id,
@@ -149,8 +164,10 @@ class Board:
             text=(event.caption or "") if event.status is EventStatus.OK else "",
             error=event.error or "",
             model=event.model or "",
-            glass_to_caption_s=_since(event.t_captured, event.t_last_token),
+            caption_s=_since(event.t_captured, event.t_last_token),
             first_token_s=_since(event.t_captured, event.t_first_token),
+            waited_s=_since(event.t_captured, event.t_sent),
+            is_past=is_past,
             jpeg=before.jpeg if before else None,
             version=before.version + 1 if before else 0,
         )

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import datetime
 
 from nicegui import ui
 
-from ui.web.board import Board, Card, CardState
+from pipeline.events import EventStatus, Reason
+from ui.web.board import MAX_CARDS, Board, Card, CardState
 from ui.web.elements import Text, box, set_attributes
+from ui.words import REASONS, UNDESCRIBED
 
 REFRESH_S = 0.15
+LONG_WAIT_S = 1.5
+"""A picture that waited this long for the engine (because it started, or had others to describe) has it said."""
 
-REASONS = {"new_track": "Someone new", "interval": "Still in view"}
 STATES: dict[CardState, tuple[str, str]] = {
     CardState.QUEUED: ("warn", "Waiting for the engine"),
     CardState.STREAMING: ("warn", "Describing"),
-    CardState.FAILED: ("bad", "Not described"),
-    CardState.CANCELLED: ("idle", "Left before it was described"),
-    CardState.SUPERSEDED: ("idle", "Replaced by a newer picture"),
+    CardState.FAILED: ("bad", UNDESCRIBED[EventStatus.FAILED].capitalize()),
+    CardState.CANCELLED: ("idle", UNDESCRIBED[EventStatus.CANCELLED].capitalize()),
+    CardState.SUPERSEDED: ("idle", UNDESCRIBED[EventStatus.SUPERSEDED].capitalize()),
 }
 
 
@@ -56,8 +60,7 @@ class CaptionFeed:
             view.show(card)
         if self._void.visible == bool(cards):
             self._void.set_visibility(not cards)
-        num_ok = sum(card.state is CardState.OK for card in cards)
-        self._count.set_text(f"{num_ok} of the last {len(cards)} events described" if cards else "")
+        self._count.set_text(summary(cards))
 
 
 class CardView:
@@ -73,8 +76,10 @@ class CardView:
                 box("img", src=picture, loading="lazy", alt=f"The picture described, {card.camera} at {when}")
             with box("div", "card-body"):
                 with box("div", "card-meta num"):
-                    Text("span", REASONS.get(card.reason, card.reason), "why")
+                    Text("span", REASONS[Reason(card.reason)].capitalize(), "why")
                     Text("span", card.camera)
+                    if card.is_past:
+                        Text("span", "earlier run")
                     Text("time", when, datetime=datetime.fromtimestamp(card.t_wall).astimezone().isoformat())
                 self._text = Text("p", "", "card-text")
                 with box("div", "card-foot num"):
@@ -100,10 +105,20 @@ class CardView:
         self._detail.set_text(detail(card))
 
 
+def summary(cards: Sequence[Card]) -> str:
+    """What the cards below are, in a few words; those of earlier runs are not counted."""
+    cards = [card for card in cards if not card.is_past]
+    num_ok = sum(card.state is CardState.OK for card in cards)
+    if not cards:
+        return ""
+    which = f"newest {len(cards)}" if len(cards) == MAX_CARDS else f"{len(cards)} since the start"
+    return f"{which}, {num_ok} described"
+
+
 def latency(card: Card) -> str:
-    """The card's main number: glass to caption."""
-    if card.state is CardState.OK and card.glass_to_caption_s is not None:
-        return f"{seconds(card.glass_to_caption_s)} from glass to caption"
+    """The card's main number: how old the picture was when its caption was complete."""
+    if card.state is CardState.OK and card.caption_s is not None:
+        return f"{seconds(card.caption_s)} after the picture was taken"
     return ""
 
 
@@ -111,9 +126,11 @@ def detail(card: Card) -> str:
     """What stands beside the main number."""
     if card.state is CardState.FAILED:
         return card.error
-    if card.state in (CardState.OK, CardState.STREAMING) and card.first_token_s is not None:
-        return f"first word after {seconds(card.first_token_s)}"
-    return ""
+    if card.state not in (CardState.OK, CardState.STREAMING) or card.first_token_s is None:
+        return ""
+    if card.waited_s is not None and card.waited_s >= LONG_WAIT_S:
+        return f"{seconds(card.waited_s)} of it waiting for the engine"
+    return f"first word after {seconds(card.first_token_s)}"
 
 
 def seconds(duration_s: float) -> str:

@@ -31,7 +31,7 @@ def test_a_caption_grows_word_by_word_and_ends_with_its_latencies(board: Board) 
     (card,) = board.cards()
     versions.append(card.version)
     assert card.state is CardState.OK
-    assert card.glass_to_caption_s == pytest.approx(2.0)
+    assert card.caption_s == pytest.approx(2.0)
     assert card.jpeg == b"picture"
     assert versions == sorted(set(versions)), "a page redraws only what has a newer version"
 
@@ -43,7 +43,7 @@ def test_an_event_without_a_caption_is_a_state_and_never_text(board: Board, stat
     board.take(ended("e1", status, error="no answer within 60 s"))
     (card,) = board.cards()
     assert (card.state, card.text, card.error) == (CardState(status), "", "no answer within 60 s")
-    assert card.glass_to_caption_s is None
+    assert card.caption_s is None
 
 
 def test_words_that_come_after_the_end_change_nothing(board: Board) -> None:
@@ -68,6 +68,7 @@ def test_the_store_s_events_are_the_page_s_past(board: Board) -> None:
     board.take(queued("live"))
     assert [card.event_id for card in board.cards()] == ["live", "newer", "older"]
     assert board.cards()[1].jpeg is None  # its picture is in the store
+    assert [card.is_past for card in board.cards()] == [False, True, True]
 
 
 def test_pictures_are_found_by_number_while_kept(board: Board) -> None:
@@ -88,4 +89,11 @@ def test_pictures_are_found_by_number_while_kept(board: Board) -> None:
 def test_a_camera_s_state_follows_the_news(board: Board) -> None:
     assert board.cameras["door"].status.state is SourceState.CONNECTING
     board.take(CameraChanged("door", SourceStatus(SourceState.DOWN, "no route to host"), 0.0))
-    assert board.cameras["door"].status.reason == "no route to host"
+    view = board.cameras["door"]
+    assert view.status.reason == "no route to host"
+    t_down = view.t_state
+    board.take(CameraChanged("door", SourceStatus(SourceState.DOWN, "no route to host"), 0.0))
+    assert view.t_state == t_down, "the same state again is not a change"
+    board.take(CameraChanged("door", SourceStatus(SourceState.LIVE), 5.0, is_live=False))
+    assert view.t_state > t_down
+    assert not view.is_live

@@ -3,6 +3,7 @@ import { json, poll, setText } from "./poll.js";
 
 const TONES = { live: "good", connecting: "warn", stale: "warn", down: "bad", ended: "idle" };
 const WORDS = { live: "Live", connecting: "Connecting", stale: "No new picture", down: "Down", ended: "Ended" };
+const FILE_WORDS = { live: "Playing", connecting: "Opening" };
 const EMPTY = {
   connecting: "Waiting for the first picture …",
   down: "No picture. The camera is being tried again by itself.",
@@ -22,8 +23,8 @@ async function showCamera(camera) {
   figure.dataset.state = camera.state;
   const state = figure.querySelector(".state");
   state.dataset.tone = TONES[camera.state];
-  setText(state, WORDS[camera.state]);
-  setText(figure.querySelector(".cam-age"), camera.age_s === null ? "" : `picture ${age(camera.age_s)} old`);
+  setText(state, (!camera.is_live && FILE_WORDS[camera.state]) || WORDS[camera.state]);
+  setText(figure.querySelector(".cam-age"), freshness(camera));
   setText(figure.querySelector(".cam-fps"), camera.detector_fps ? `detector ${camera.detector_fps.toFixed(1)} fps` : "");
   setText(figure.querySelector(".cam-people"), people(camera));
   setText(figure.querySelector(".cam-why"), camera.state === "live" ? "" : camera.reason);
@@ -62,8 +63,15 @@ function drawBoxes(layer, camera) {
 
 const age = (seconds) => (seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`);
 
+function freshness(camera) {
+  if (camera.state === "live") return camera.age_s === null ? "" : `picture ${age(camera.age_s)} old`;
+  if (camera.state === "connecting") return "";
+  const time = new Date(Date.now() - 1000 * camera.state_s).toLocaleTimeString([], { hour12: false });
+  return camera.state === "ended" ? `at ${time}; this is its last picture` : `since ${time}`;
+}
+
 function people(camera) {
-  if (camera.seq === null) return "";
+  if (camera.seq === null || camera.state !== "live") return "";
   const count = camera.tracks.length;
   return count === 0 ? "nobody in view" : count === 1 ? "1 person" : `${count} people`;
 }
