@@ -29,6 +29,8 @@ def is_users(error: Exception) -> bool:
 def say(error: BaseException) -> str:
     """One line for `error`. An OpenAI error body's own message wins over the client's wrapping of it."""
     if type(error).__name__ == "APIConnectionError":  # whose own words are "Connection error."
+        if broke_off(error):
+            return "the backend stopped while answering"  # the HTTP library's own words are of chunks and peers
         return (
             f"the backend does not answer ({say(error.__cause__)})"
             if error.__cause__
@@ -38,3 +40,8 @@ def say(error: BaseException) -> str:
     message = body.get("message") if isinstance(body, dict) else None
     line = " ".join(redact(str(message or error) or type(error).__name__).split())
     return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
+
+
+def broke_off(error: BaseException) -> bool:
+    """Whether a connection to the backend was lost while it was answering."""
+    return type(error.__cause__).__name__ in ("RemoteProtocolError", "ReadError")

@@ -11,7 +11,10 @@ from pipeline.config import CameraConfig
 
 @dataclass(frozen=True, slots=True)
 class AppSettings:
-    """Cameras, where the backend is, and where the page goes. `base_url` ends in `/v1`."""
+    """Cameras, where the backend is, and where the page goes. `base_url` ends in `/v1`.
+
+    `is_own_engine`: the backend is the supervisor's child, too, so it is restarted when it dies.
+    """
 
     cameras: tuple[CameraConfig, ...] = field(repr=False)
     detector: str
@@ -22,6 +25,7 @@ class AppSettings:
     ui_port: int
     data_dir: Path
     cache_dir: Path
+    is_own_engine: bool = False
 
     def to_json(self) -> str:
         """The document."""

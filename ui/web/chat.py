@@ -5,28 +5,39 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from functools import partial
 
 import openai
 from nicegui import background_tasks, ui
+from nicegui.events import GenericEventArguments
 
 from ui.conversation import Conversation
-from ui.errors import say
+from ui.errors import broke_off, say
 from ui.web.captions import seconds
-from ui.web.elements import Text, box, set_attributes
+from ui.web.elements import Text, box, set_attributes, trusted
+from ui.web.rich_text import to_html
 
+STARTERS = (
+    "What is the capital of France?",
+    "Write a short poem about the sea.",
+    "Why is the sky blue?",
+)
 PAINT_S = 0.06
 """Words are shown in bunches this far apart, so that a fast answer does not flood a slow browser."""
 
 
 class ChatBox:
-    """One browser's conversation and its controls."""
+    """One browser's conversation and its controls. `is_own` says that the engine is restarted when it dies."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Conversation, *, is_own: bool) -> None:
         self._conversation = conversation
+        self._is_own = is_own
         self._answering: asyncio.Task[None] | None = None
         with box("section", "panel p-chat", aria_labelledby="chat-title"):
             with box("div", "panel-head"):
-                Text("h2", "Chat", id="chat-title")
+                with box("div"):
+                    Text("h2", "Chat", id="chat-title")
+                    Text("p", "Text only: it does not see the cameras.", "aside")
                 self._clear = Text("button", "New conversation", "quiet", type="button")
                 self._clear.on("click", self._start_over)
             self._talk = box("div", "talk", role="log", aria_label="Conversation", tabindex="0")
@@ -43,12 +54,18 @@ class ChatBox:
         with self._talk, box("div", "void"):
             Text("b", "Talk to the engine")
             Text("span", "Answers stream from the engine that describes the pictures, while it describes them.")
+            with box("div", "chips"):
+                for question in STARTERS:
+                    Text("button", question, "chip", type="button").on("click", partial(self._ask, question))
 
-    async def _submitted(self, event: object) -> None:
-        text = str(getattr(event, "args", "") or "").strip()
+    def _submitted(self, event: GenericEventArguments) -> None:
         if self._answering is not None:
             self._stop()
-        elif text:
+        else:
+            self._ask(str(event.args or "").strip())
+
+    def _ask(self, text: str) -> None:
+        if text and self._answering is None:
             if not any("turn" in child.classes for child in self._talk):
                 self._talk.clear()
             with self._talk:
@@ -63,7 +80,7 @@ class ChatBox:
         except asyncio.CancelledError:
             turn.end("stopped", state="Stopped")
         except (openai.OpenAIError, LookupError) as error:
-            turn.end("failed", tone="bad", state="No answer", note=say(error))
+            turn.end("failed", tone="bad", state="No answer", note=self._why(error))
         finally:
             self._answering = None
             self._show_button()
@@ -80,11 +97,17 @@ class ChatBox:
                 if now - t_painted >= PAINT_S:
                     turn.put(said)
                     t_painted = now
-                    self._scroll()
         turn.put(said)
         pace = _pace(t_asked, t_first, time.monotonic(), num_pieces, self._conversation.finish_reason)
         turn.end("ok", note=pace)
-        self._scroll()
+
+    def _why(self, error: Exception) -> str:
+        is_away = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
+        if not (is_away and self._is_own):
+            return say(error)
+        if broke_off(error):
+            return "The engine stopped while answering; it restarts by itself. Ask again in a moment."
+        return "The engine is being started. Ask again in a moment."
 
     def _stop(self) -> None:
         if self._answering is not None:
@@ -101,10 +124,6 @@ class ChatBox:
         self._button.set_text("Stop" if answering else "Send")
         self._button.classes(add="stop" if answering else "", remove="" if answering else "stop")
 
-    def _scroll(self) -> None:
-        talk = f"getHtmlElement({self._talk.id})"
-        self._talk.client.run_javascript(f"{talk}.scrollTop = {talk}.scrollHeight")
-
 
 class Turn:
     """One message. Errors and stops are states under it, never its words."""
@@ -112,7 +131,7 @@ class Turn:
     def __init__(self, whose: str) -> None:
         self.root = box("div", f"turn {whose}")
         with self.root:
-            self._text = Text("div", "", "turn-text")
+            self._text = trusted("", "turn-text") if whose == "theirs" else Text("div", "", "turn-text")
             with box("div", "turn-foot num") as self._foot:
                 self._state = Text("span", "", "state")
                 self._note = Text("span", "")
@@ -121,8 +140,11 @@ class Turn:
             set_attributes(self.root, {"data_state": "streaming"})
 
     def put(self, text: str) -> None:
-        """Show `text` as the whole message."""
-        self._text.set_text(text)
+        """Show `text` as the whole message: a person's as it is, a model's with the Markdown it is likely to hold."""
+        if isinstance(self._text, ui.html):
+            self._text.set_content(to_html(text))
+        else:
+            self._text.set_text(text)
 
     def end(self, how: str, *, tone: str = "idle", state: str = "", note: str = "") -> None:
         """The message ended: `state` says how when it is not as usual, `note` adds a detail."""
@@ -148,6 +170,7 @@ def _pace(t_asked: float, t_first: float | None, t_end: float, num_pieces: int, 
 # The text travels with the event and the box empties in the browser at once; Enter sends, Shift+Enter breaks the line.
 _SUBMIT = """(event) => {
   event.preventDefault();
+  if ("lost" in document.body.dataset) return;
   const input = event.target.querySelector("textarea");
   emit(input.value);
   if (!event.target.querySelector(".send").classList.contains("stop")) input.value = "";

@@ -12,8 +12,9 @@ import pytest
 from openai import AsyncOpenAI
 from PIL import Image
 
-from tests.unit.pipeline.scripted_server import Refusal, ScriptedServer, Words
+from tests.unit.pipeline.scripted_server import Hangup, Refusal, ScriptedServer, Step, Words
 from ui.conversation import Conversation
+from ui.errors import say
 
 
 @pytest.fixture
@@ -50,6 +51,17 @@ async def test_a_refused_turn_leaves_the_conversation_as_it_was(server: Scripted
     conversation = _with(server)
     with pytest.raises(openai.BadRequestError, match="too long"):
         await _say(conversation, "a whole book")
+    await _say(conversation, "Hi")
+    assert [turn["content"] for turn in server.chats[1].body["messages"]] == ["Hi"]
+
+
+@pytest.mark.parametrize("step", [Words(("One ", "two "), breaks=True), Hangup()])
+async def test_an_answer_that_breaks_off_is_a_plain_sentence(server: ScriptedServer, step: Step) -> None:
+    server.script = [step, Words(("Fine.",))]
+    conversation = _with(server)
+    with pytest.raises(openai.APIConnectionError) as broken:
+        await _say(conversation, "Count")
+    assert say(broken.value) == "the backend stopped while answering"
     await _say(conversation, "Hi")
     assert [turn["content"] for turn in server.chats[1].body["messages"]] == ["Hi"]
 

@@ -1,5 +1,6 @@
 // Starts what moves on the page once NiceGUI has mounted it.
 import * as cameras from "./cameras.js";
+import * as chat from "./chat.js";
 import * as engine from "./engine.js";
 import * as theme from "./theme.js";
 
@@ -11,5 +12,6 @@ function whenMounted(run) {
 whenMounted(() => {
   theme.start();
   cameras.start();
+  chat.start();
   engine.start();
 });
