@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -40,7 +41,7 @@ def test_everything_a_person_gets(product: Product, chromium: Browser, size: tup
 
 def picture_moves(page: Page) -> None:
     figure = page.locator("[data-camera=bikes]")
-    expect(figure.locator(".state")).to_have_text("Live", timeout=LONG_MS)
+    expect(figure.locator(".state")).to_have_text("Playing", timeout=LONG_MS)  # a file is not live
     expect(figure).to_have_attribute("data-seq", re.compile(r"\d+"), timeout=LONG_MS)
     first = figure.get_attribute("data-seq")
     expect(figure).not_to_have_attribute("data-seq", first or "")
@@ -54,11 +55,14 @@ def caption_stands_beside_its_picture(page: Page) -> None:
     card = page.locator(".card[data-state=ok]").first
     expect(card).to_be_visible(timeout=LONG_MS)
     expect(card.locator(".card-text")).not_to_be_empty()
-    expect(card.locator(".card-foot")).to_contain_text("from glass to caption")
-    expect(card.locator(".card-foot")).to_contain_text("first word after")
+    expect(card.locator(".card-foot")).to_contain_text("after the picture was taken")
+    expect(card.locator(".card-foot")).to_contain_text(re.compile("first word after|waiting for the engine"))
     picture = card.locator("img")
     picture.scroll_into_view_if_needed()
     page.wait_for_function("image => image.complete && image.naturalWidth > 0", arg=picture.element_handle())
+    # All of it is shown, so that no head is cut off.
+    shape = "image => image.clientWidth / image.clientHeight / (image.naturalWidth / image.naturalHeight)"
+    assert picture.evaluate(shape) == pytest.approx(1.0, abs=0.05)
 
 
 def chat_answers_while_captions_go_on(page: Page) -> None:
@@ -96,6 +100,7 @@ def strip_shows_the_engine_s_steps(page: Page) -> None:
         }"""
     )
     assert "decode" in drawn
+    expect(page.locator("[data-rate=window]")).to_have_text("last 10 s")
 
 
 def test_the_slider_changes_the_engine_s_budget_at_once(product: Product, chromium: Browser) -> None:
@@ -109,6 +114,59 @@ def test_the_slider_changes_the_engine_s_budget_at_once(product: Product, chromi
         slider.press("End")
         product.until(lambda: _budget(product) > 8)
         expect(page.locator(".budget output")).to_have_text(f"{_budget(product)} tokens")
+        # The strip says where, and a budget far above what is computed does not flatten what is shown.
+        expect(page.locator(".strip-plot canvas")).to_have_attribute("data-marks", "1")
+        expect(page.locator(".strip-plot canvas")).to_have_attribute("data-budget-line", "above")
+
+
+def test_the_slider_s_travel_is_mostly_for_budgets_that_cut_prompts(product: Product, chromium: Browser) -> None:
+    with visit(chromium, product.page, DESKTOP) as page:
+        slider = page.get_by_label("Token budget")
+        expect(slider).to_be_enabled(timeout=LONG_MS)
+        slider.evaluate("slider => { slider.value = 600; slider.dispatchEvent(new Event('input')); }")
+        product.until(lambda: 8 < _budget(product) < 100)
+
+
+def test_the_policy_is_chosen_beside_the_slider_and_explained(product: Product, chromium: Browser) -> None:
+    with visit(chromium, product.page, DESKTOP) as page:
+        slider, policy = page.get_by_label("Token budget"), page.get_by_label("Policy")
+        expect(policy).to_be_enabled(timeout=LONG_MS)
+        expect(policy).to_have_value("stall-free")
+        expect(page.get_by_label("Target")).to_be_hidden()
+        policy.select_option("latency-target")
+        product.until(lambda: _settings(product)["step_policy"] == "latency-target")
+        expect(slider).to_be_disabled()
+        expect(page.locator(".controls .hint")).to_contain_text("sizes each step's budget itself")
+        expect(page.locator(".budget output")).to_contain_text("now ")
+        target = page.get_by_label("Target")
+        target.fill("2000")
+        target.press("Enter")
+        product.until(lambda: _settings(product)["target_itl_ms"] == 2000)
+        target.fill("0.001")
+        target.press("Enter")
+        expect(page.locator(".controls .hint")).to_contain_text("cannot be met")
+        policy.select_option("stall-free")
+        product.until(lambda: _settings(product)["step_policy"] == "stall-free")
+        expect(slider).to_be_enabled()
+        expect(page.locator(".controls .hint")).to_contain_text("steady")
+
+
+def test_a_conversation_starts_with_a_click_and_follows_the_answer(product: Product, chromium: Browser) -> None:
+    with visit(chromium, product.page, DESKTOP) as page:
+        expect(page.locator(".p-chat")).to_contain_text("does not see the cameras")
+        for _ in range(3):
+            page.get_by_role("button", name="New conversation").click()
+            question = page.locator(".chip").first.text_content() or ""
+            page.locator(".chip").first.click()
+            expect(page.locator(".turn.mine")).to_have_text(question)
+            expect(page.locator(".chip")).to_have_count(0)
+            expect(page.locator(".turn.theirs")).to_have_attribute("data-state", "ok", timeout=LONG_MS)
+        for _ in range(4):
+            page.get_by_label("Message").fill("And then?")
+            page.get_by_label("Message").press("Enter")
+            expect(page.locator(".turn.theirs").last).to_have_attribute("data-state", "ok", timeout=LONG_MS)
+        hidden = "talk => talk.scrollHeight - talk.scrollTop - talk.clientHeight"
+        assert page.locator(".talk").evaluate(hidden) < 5
 
 
 def test_dark_and_light_follow_the_system_and_a_person_s_choice_is_kept(product: Product, chromium: Browser) -> None:
@@ -142,20 +200,27 @@ def test_a_restarted_app_opens_with_the_events_of_before(product: Product, chrom
         app = product.child("ui.cli app")
         assert app is not None
         os.kill(app, signal.SIGKILL)
+        expect(page.locator(".ww-engine")).to_have_text("Watchword stopped – trying to reconnect", use_inner_text=True)
+        expect(page.locator(".cam-boxes")).to_be_hidden()
+        expect(page.locator("#popup")).to_be_hidden()
         product.until(lambda: product.child("ui.cli app") not in (None, app))
         product.until(lambda: _answers(f"{product.page}/healthz"), 60.0)
         # The page that was open all the while comes back by itself, and knows the past.
-        expect(page.locator("[data-camera=bikes] .state")).to_have_text("Live", timeout=LONG_MS)
+        expect(page.locator("[data-camera=bikes] .state")).to_have_text("Playing", timeout=LONG_MS)
         expect(page.locator("[data-camera=bikes]")).to_have_attribute("data-seq", re.compile(r"\d+"), timeout=LONG_MS)
-        expect(page.locator("#popup")).to_be_hidden(timeout=LONG_MS)
+        expect(page.locator(".ww-engine .lost")).to_be_hidden()
         expect(page.locator(f"[data-event='{event}']")).to_have_attribute("data-state", "ok")
     small = httpx.get(f"{product.page}/events/{event}.jpg")
     assert small.headers["content-type"] == "image/jpeg"
     assert len(small.content) < len(httpx.get(f"{product.page}/events/{event}.jpg?full=true").content)
 
 
+def _settings(product: Product) -> dict[str, Any]:
+    return httpx.get(f"{product.api}/engine/config").json()
+
+
 def _budget(product: Product) -> int:
-    return httpx.get(f"{product.api}/engine/steps?limit=1").json()["max_num_batched_tokens"]
+    return _settings(product)["max_num_batched_tokens"]
 
 
 def _answers(url: str) -> bool:

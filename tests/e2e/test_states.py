@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.browser import DESKTOP, PHONE, sideways_overflow, visit
@@ -97,6 +99,26 @@ def test_what_fails_is_a_state_and_not_a_text(product: Product, backend: Backend
         expect(answer).to_have_attribute("data-state", "failed")
         expect(answer.locator(".turn-text")).to_be_empty()
         expect(answer.locator(".turn-foot")).to_contain_text(REFUSED.message)
+    backend.answers(Words(("One ", "two "), breaks=True))
+    with visit(chromium, product.page, DESKTOP) as page:
+        page.get_by_label("Message").fill("Count.")
+        page.get_by_label("Message").press("Enter")
+        expect(page.locator(".turn.theirs .turn-foot")).to_contain_text("the backend stopped while answering")
+    backend.answers(
+        Words(
+            (
+                "<img src=x onerror=alert(1)>\n",
+                "- **one**\n- two",
+            )
+        )
+    )
+    with visit(chromium, product.page, DESKTOP) as page:
+        page.get_by_label("Message").fill("A list, please.")
+        page.get_by_label("Message").press("Enter")
+        expect(page.locator(".turn.theirs li")).to_have_text(["one", "two"])
+        expect(page.locator(".turn.theirs b")).to_have_text("one")
+        expect(page.locator(".turn.theirs img")).to_have_count(0)
+        expect(page.locator(".turn.theirs")).to_contain_text("<img src=x")
     backend.answers(SLOWLY)
     with visit(chromium, product.page, DESKTOP) as page:
         page.get_by_label("Message").fill("Slowly, please.")
@@ -104,3 +126,19 @@ def test_what_fails_is_a_state_and_not_a_text(product: Product, backend: Backend
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".turn.theirs")).to_have_attribute("data-state", "stopped")
         expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+def test_what_ended_looks_like_it(backend: Backend, chromium: Browser, tmp_path: Path) -> None:
+    picture = tmp_path / "people.jpg"
+    Image.new("RGB", (320, 240), "white").save(picture)
+    backend.answers(SLOWLY)
+    with (
+        Product(str(picture), f"--base-url={backend.url}", home=tmp_path) as product,
+        visit(chromium, product.page, DESKTOP) as page,
+    ):
+        figure = page.locator(".cam")
+        expect(figure.locator(".state")).to_have_text("Ended", timeout=LONG_MS)
+        expect(figure.locator(".cam-age")).to_contain_text("last picture", timeout=LONG_MS)
+        expect(figure.locator(".cam-people")).to_be_empty()
+        expect(figure.locator(".cam-boxes")).to_be_hidden()
+        assert figure.locator("img").evaluate("image => getComputedStyle(image).filter") != "none"

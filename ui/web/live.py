@@ -43,7 +43,7 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
         await pipeline.start()
         stack.push_async_callback(pipeline.stop)
         _say_threads()
-        engine = EngineLink(settings.base_url, settings.api_key)
+        engine = EngineLink(settings.base_url, settings.api_key, is_own=settings.is_own_engine)
         stack.push_async_callback(engine.close)
         client = AsyncOpenAI(
             base_url=settings.base_url, api_key=settings.api_key or "none", max_retries=0, timeout=CHAT_TIMEOUT_S

@@ -1,12 +1,11 @@
 """The page itself: header, cameras, captions, engine strip and chat, laid out for a desk and for a phone.
 
 Static structure is built here; moving pictures and the strip are drawn by the scripts in `static`, captions and chat by
-NiceGUI. Knows the board and how to start a conversation, nothing of where either comes from.
+NiceGUI. Knows the board and a conversation, nothing of where either comes from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 
 from nicegui import ui
@@ -24,7 +23,7 @@ HEAD = """
 """
 
 
-def build_page(board: Board, start_conversation: Callable[[], Conversation]) -> None:
+def build_page(board: Board, conversation: Conversation, *, is_own_engine: bool) -> None:
     """Everything one browser sees. Called once per page view, inside NiceGUI's page context."""
     ui.add_head_html(HEAD)
     with box("div", "ww"):
@@ -38,7 +37,7 @@ def build_page(board: Board, start_conversation: Callable[[], Conversation]) -> 
                         trusted(_CAMERA.format(name=escape(camera_id, quote=True)))
             CaptionFeed(board)
             trusted(_ENGINE, "panel p-engine")
-            ChatBox(start_conversation())
+            ChatBox(conversation, is_own=is_own_engine)
 
 
 _HEADER = """
@@ -47,10 +46,12 @@ _HEADER = """
   <div class="ww-engine num" role="status" aria-label="Engine">
     <span class="state" data-tone="warn">Engine starting</span>
     <span class="rate" data-rate="pace" hidden><b></b> tokens/s</span>
-    <span class="rate" data-rate="itl" hidden title="Time of the steps shown that decoded: median and 99th percentile">
+    <span class="rate" data-rate="itl" hidden title="Time of the steps that decoded: median and 99th percentile">
       <b></b> between tokens, median / p99</span>
+    <span class="rate window" data-rate="window" hidden title="What the numbers before this are of"><b></b></span>
     <span class="rate" data-rate="load" hidden title="Requests in the engine"><b></b></span>
     <span class="rate" data-rate="kv" hidden title="Share of the KV cache in use"><b></b> KV cache</span>
+    <span class="state lost" data-tone="bad">Watchword stopped – trying to reconnect</span>
   </div>
   <button class="ww-theme" id="theme" type="button" aria-label="Light or dark" title="Light or dark">
     <svg viewBox="0 0 16 16" aria-hidden="true">
@@ -77,26 +78,32 @@ _CAMERA = """
 _ENGINE = """
 <div class="panel-head">
   <h2>Engine steps</h2>
-  <div class="legend" aria-hidden="true">
+  <div class="legend">
     <span><i class="line" style="background: var(--itl)"></i>time per step</span>
     <span><i style="background: var(--decode)"></i>decodes</span>
     <span><i style="background: var(--prefill)"></i>prompt chunks</span>
-    <span><i style="background: var(--encode)"></i>encoder slices</span>
+    <span title="Work on pictures. A picture seen before comes from the encoder cache and costs nothing."><i
+      style="background: var(--encode)"></i>encoder slices</span>
     <span><i class="dash"></i>token budget</span>
   </div>
 </div>
 <div class="strip">
   <div class="strip-plot">
-    <canvas role="img" aria-label="The engine's last steps: one column per step, stacked from decodes, prompt chunks and
-      encoder slices, under a line of how long each step took"></canvas>
+    <canvas role="img" aria-label="The engine's last steps, one column per step: how long each took, its decodes and
+      prompt chunks under the token budget, and its encoder slices"></canvas>
     <div class="strip-note" role="status"></div>
     <div class="strip-tip num" hidden></div>
   </div>
-  <div class="budget num">
-    <label for="budget">Token budget</label>
-    <input id="budget" type="range" min="0" max="1000" value="0" disabled aria-describedby="budget-hint">
-    <output for="budget">–</output>
-    <span class="hint" id="budget-hint">Smaller: steadier words while prompts load. Larger: prompts load sooner.</span>
+  <div class="controls num">
+    <div class="budget">
+      <label for="budget">Token budget</label>
+      <input id="budget" type="range" min="0" max="1000" step="10" value="0" disabled aria-describedby="settings-hint">
+      <output for="budget">–</output>
+    </div>
+    <label class="policy" hidden>Policy <select disabled aria-describedby="settings-hint"></select></label>
+    <label class="target" hidden>Target <input type="number" min="1" step="1" placeholder="auto" disabled
+      aria-describedby="settings-hint"> ms</label>
+    <span class="hint" id="settings-hint"></span>
   </div>
 </div>
 """

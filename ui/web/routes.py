@@ -1,7 +1,7 @@
-"""What the page's scripts fetch: pictures, camera and engine readings, and the token budget.
+"""What the page's scripts fetch: pictures, camera and engine readings, and the engine's settings.
 
 Browsers pull, each at its own pace, so nothing is queued for a slow one. Reads the board, the store and the engine
-link; changes nothing but the engine's budget.
+link; changes nothing but the engine's settings.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, HTTPException, Response
 from pydantic import BaseModel
 
+from camera_sources.base import SourceState
 from ui.web.board import Board, CameraView
-from ui.web.engine_link import EngineLink
+from ui.web.engine_link import RATE_WINDOW_S, EngineLink
 from ui.web.pictures import Thumbnails
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ NEVER_CACHED = {"Cache-Control": "no-store"}
 CACHED_FOR_GOOD = {"Cache-Control": "private, max-age=31536000, immutable"}
 
 
-class BudgetWish(BaseModel):
-    """A token budget that somebody asks for with the slider."""
+class SettingsWish(BaseModel):
+    """Settings that somebody asks for with the slider and what stands beside it; None leaves one as it is."""
 
-    max_num_batched_tokens: int
+    max_num_batched_tokens: int | None = None
+    step_policy: str | None = None
+    target_itl_ms: float | None = None
 
 
 def build_routes(board: Board, store: EventStore | None, engine: EngineLink) -> APIRouter:
@@ -68,18 +71,20 @@ def build_routes(board: Board, store: EventStore | None, engine: EngineLink) -> 
         response.headers.update(NEVER_CACHED)
         return _engine(engine, since if generation == engine.generation else -1)
 
-    @router.patch("/live/budget")
-    async def budget(wish: BudgetWish) -> dict[str, str | None]:
-        return {"refused": await engine.set_budget(wish.max_num_batched_tokens)}
+    @router.patch("/live/settings")
+    async def settings(wish: SettingsWish) -> dict[str, str | None]:
+        return {"refused": await engine.change(wish.model_dump(exclude_none=True))}
 
     return router
 
 
 def _camera(view: CameraView) -> dict[str, Any]:
-    seen = view.frame(None)
+    seen, is_current = view.frame(None), view.status.state is SourceState.LIVE
     return {
         "id": view.camera_id,
         "state": view.status.state,
+        "state_s": time.monotonic() - view.t_state,
+        "is_live": view.is_live,
         "reason": view.status.reason,
         "detector_fps": view.detector_fps,
         "seq": seen.frame_seq if seen else None,
@@ -88,7 +93,7 @@ def _camera(view: CameraView) -> dict[str, Any]:
         "age_s": time.monotonic() - seen.t_captured if seen else None,
         "tracks": [
             (track.track_id, *(round(edge, 1) for edge in (track.box.x1, track.box.y1, track.box.x2, track.box.y2)))
-            for track in (seen.tracks if seen else ())
+            for track in (seen.tracks if seen and is_current else ())
         ],
     }
 
@@ -97,18 +102,27 @@ def _engine(engine: EngineLink, since: int) -> dict[str, Any]:
     rates, settings = engine.rates(), engine.settings
     return {
         "state": engine.state,
+        "is_own": engine.is_own,
         "generation": engine.generation,
+        "marks": [
+            {"step_id": mark.step_id, "setting": mark.setting, "before": mark.before, "after": mark.after}
+            for mark in engine.marks
+        ],
         "steps": [step for step in engine.steps if step["step_id"] > since],
         "settings": settings
         and {
             "max_num_batched_tokens": settings.max_num_batched_tokens,
             "max_num_seqs": settings.max_num_seqs,
             "step_policy": settings.step_policy,
+            "step_policies": settings.step_policies,
+            "target_itl_ms": settings.target_itl_ms,
+            "step_token_budget": settings.step_token_budget,
             "max_budget": engine.max_budget,
         },
         "rates": {
             "tokens_per_s": rates.tokens_per_s,
             "itl_p50_ms": rates.itl_p50_ms,
             "itl_p99_ms": rates.itl_p99_ms,
+            "window_s": RATE_WINDOW_S,
         },
     }

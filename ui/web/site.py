@@ -37,7 +37,8 @@ def build_site(
 
     @ui.page("/")
     def page() -> None:
-        build_page(board, lambda: Conversation(client, model=model, max_tokens=CHAT_MAX_TOKENS))
+        conversation = Conversation(client, model=model, max_tokens=CHAT_MAX_TOKENS)
+        build_page(board, conversation, is_own_engine=engine.is_own)
 
     ui.run_with(
         site,

@@ -33,6 +33,8 @@ class ScriptedEngine:
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     budget: int = 64
+    policy: str = "stall-free"
+    target_itl_ms: float | None = None
     is_ours: bool = True
     max_num_seqs: int = 8
     port: int = 0
@@ -61,7 +63,10 @@ class ScriptedEngine:
         return {
             "max_num_batched_tokens": self.budget,
             "max_num_seqs": self.max_num_seqs,
-            "step_policy": "stall-free",
+            "step_policy": self.policy,
+            "step_policies": ["stall-free", "latency-target"],
+            "target_itl_ms": self.target_itl_ms,
+            "step_token_budget": self.budget,
             "hard_num_batched_tokens": 512,
         }
 
@@ -81,10 +86,12 @@ class ScriptedEngine:
 
         @app.patch("/engine/config")
         async def config(request: Request) -> JSONResponse:
-            wanted = (await request.json())["max_num_batched_tokens"]
-            if wanted < self.max_num_seqs:
+            wanted = await request.json()
+            if wanted.get("max_num_batched_tokens", self.budget) < self.max_num_seqs:
                 return JSONResponse({"error": {"message": f"less than --max-num-seqs {self.max_num_seqs}"}}, 400)
-            self.budget = wanted
+            self.budget = wanted.get("max_num_batched_tokens", self.budget)
+            self.policy = wanted.get("step_policy", self.policy)
+            self.target_itl_ms = wanted.get("target_itl_ms", self.target_itl_ms)
             return JSONResponse(self._head())
 
         return app

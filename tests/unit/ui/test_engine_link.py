@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.unit.ui.scripted_engine import ScriptedEngine, a_step
-from ui.web.engine_link import MAX_STEPS, EngineLink, EngineState
+from ui.web.engine_link import MAX_STEPS, RATE_WINDOW_S, EngineLink, EngineState
 
 
 @pytest.fixture
@@ -48,8 +49,22 @@ async def test_rates_count_what_came_since_and_ignore_history(engine: ScriptedEn
     engine.steps += [a_step(2, decode_tokens=4, elapsed_ms=50.0), a_step(3, decode_tokens=0, elapsed_ms=900.0)]
     await link.poll()
     rates = link.rates()
-    assert rates.tokens_per_s == pytest.approx(4 / 3)
-    assert (rates.itl_p50_ms, rates.itl_p99_ms) == (20.0, 50.0)  # a step that decodes nothing has no such latency
+    assert rates.tokens_per_s == pytest.approx(4 / RATE_WINDOW_S)
+    assert (rates.itl_p50_ms, rates.itl_p99_ms) == (50.0, 50.0)  # a step that decodes nothing has no such latency
+    await link.close()
+
+
+async def test_rates_forget_what_is_older_than_their_window(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = EngineLink(engine.url)
+    await link.poll()
+    engine.steps.append(a_step(2, elapsed_ms=900.0))
+    await link.poll()
+    assert link.rates().itl_p99_ms == 900.0
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + RATE_WINDOW_S)
+    assert (link.rates().tokens_per_s, link.rates().itl_p99_ms) == (0.0, None)
     await link.close()
 
 
@@ -87,13 +102,57 @@ async def test_another_server_is_recognised() -> None:
     await link.close()
 
 
-async def test_budget_changes_the_engine_and_a_refusal_is_its_own_words(engine: ScriptedEngine) -> None:
+async def test_a_change_reaches_the_engine_and_a_refusal_is_its_own_words(engine: ScriptedEngine) -> None:
     link = EngineLink(engine.url)
     await link.poll()
-    assert await link.set_budget(16) is None
+    assert await link.change({"max_num_batched_tokens": 16}) is None
     assert engine.budget == 16
     assert link.settings is not None
     assert link.settings.max_num_batched_tokens == 16
-    assert await link.set_budget(3) == "less than --max-num-seqs 8"
+    assert await link.change({"max_num_batched_tokens": 3}) == "less than --max-num-seqs 8"
     assert engine.budget == 16
+    assert await link.change({"step_policy": "latency-target", "target_itl_ms": 80.0}) is None
+    assert (link.settings.step_policy, link.settings.step_policies) == (
+        "latency-target",
+        ("stall-free", "latency-target"),
+    )
+    assert link.settings.target_itl_ms == 80.0
     await link.close()
+
+
+async def test_a_change_is_marked_after_the_last_step_made_as_before(engine: ScriptedEngine) -> None:
+    link = EngineLink(engine.url)
+    await link.poll()
+    engine.steps.append(a_step(2))  # made since the last look, still under the old budget
+    await link.change({"max_num_batched_tokens": 16})
+    engine.steps.append(a_step(3))
+    await link.poll()
+    assert [step["step_id"] for step in link.steps] == [0, 1, 2, 3]
+    assert shown(link) == [(2, "max_num_batched_tokens", 64, 16)]
+    await link.change({"step_policy": "latency-target", "target_itl_ms": 80.0})
+    assert shown(link)[1:] == [(3, "step_policy", "stall-free", "latency-target"), (3, "target_itl_ms", None, 80.0)]
+    await link.close()
+
+
+async def test_a_slider_on_its_way_is_one_change_and_none_if_it_comes_back(engine: ScriptedEngine) -> None:
+    link = EngineLink(engine.url)
+    await link.poll()
+    for budget in (60, 40, 20):
+        await link.change({"max_num_batched_tokens": budget})
+    assert shown(link) == [(1, "max_num_batched_tokens", 64, 20)]
+    await link.change({"max_num_batched_tokens": 64})
+    assert shown(link) == []
+    await link.close()
+
+
+async def test_somebody_else_s_change_is_marked_too(engine: ScriptedEngine) -> None:
+    link = EngineLink(engine.url)
+    await link.poll()
+    engine.budget = 32
+    await link.poll()
+    assert shown(link) == [(1, "max_num_batched_tokens", 64, 32)]
+    await link.close()
+
+
+def shown(link: EngineLink) -> list[tuple[int, str, str | float | None, str | float | None]]:
+    return [(mark.step_id, mark.setting, mark.before, mark.after) for mark in link.marks]

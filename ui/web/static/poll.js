@@ -5,16 +5,28 @@ export async function poll(interval, ask) {
     try {
       if (!document.hidden) await ask();
     } catch {
-      pause = 2000; // the server is away, and the page's own notice says so
+      pause = 1000; // the server is away, and the page's own notice says so
     }
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }
 
-export async function json(path) {
-  const reply = await fetch(path, { cache: "no-store" });
+// Every answer and every silence of the server passes here, so this is what the page's notice goes by.
+export async function json(path, options) {
+  let reply;
+  try {
+    reply = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(10_000), ...options });
+  } catch (error) {
+    document.body.dataset.lost = "";
+    throw error;
+  }
+  delete document.body.dataset.lost;
   if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
   return reply.json();
+}
+
+export function patch(path, body) {
+  return json(path, { method: "PATCH", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 }
 
 export function setText(element, text) {
