@@ -93,13 +93,19 @@ class EngineConfig:
         "number format of the weights (auto: float32 on a CPU, bfloat16 on a GPU)",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    quantization: str = _flag(
+        "none",
+        "number format of the text model's matrix products on a CPU (none: that of the weights; auto: whichever is "
+        "fastest here, measured once)",
+        choices=("auto", "none", "int8"),
+    )
     max_model_len: int | None = _flag(
         None, "most tokens of prompt and answer together (default: what the model and the KV cache allow)", at_least=1
     )
     max_num_batched_tokens: int | None = _flag(
         None,
-        f"token budget of one step, at least --max-num-seqs (default: {CPU_TOKEN_BUDGET} on a CPU, "
-        f"{GPU_TOKEN_BUDGET} on a GPU)",
+        "token budget of one step, at least --max-num-seqs, which a smaller budget lowers where it is not given "
+        f"(default: {CPU_TOKEN_BUDGET} on a CPU, {GPU_TOKEN_BUDGET} on a GPU)",
         at_least=1,
     )
     max_num_seqs: int | None = _flag(

@@ -70,6 +70,7 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     """
     from backend.models.registry import load
     from backend.runtime.kv_pool import bytes_per_block
+    from backend.runtime.native.choice import choose_text
     from backend.runtime.runner import build_runner
 
     device = probe(config.device).device
@@ -78,10 +79,13 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     tokenizer = _fast_tokenizer(adapter, config.model)
     hardware = probe(device)
     resolved = config.resolve(hardware, adapter.spec)
+    if config.max_num_seqs is None and resolved.max_num_seqs == config.max_num_batched_tokens:
+        say(f"--max-num-seqs is {resolved.max_num_seqs}: a step has a token for no more running requests")
     block_bytes = bytes_per_block(adapter.spec, BLOCK_SIZE, adapter.dtype)
     limits = limits_of(resolved, adapter.spec, block_bytes, may_shrink=config.max_model_len is None)
     resolved = replace(resolved, max_model_len=limits.max_model_len)
-    runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size)
+    text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
+    runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size, text=text)
     scheduler = Scheduler(limits, StallFree())
     say(f"Computing on {hardware.name} in {str(adapter.dtype).removeprefix('torch.')}; warming up …")
     cost = scheduler.policy.cost

@@ -88,7 +88,7 @@ class OpenAICaptioner:
         except openai.APITimeoutError as error:
             raise CaptionError(f"{self._name} did not answer in time", retryable=True) from error
         except openai.APIConnectionError as error:
-            raise CaptionError(f"cannot reach {self._name}: {error.__cause__ or error}", retryable=True) from error
+            raise CaptionError(self._disconnected(error.__cause__), retryable=True) from error
         except openai.APIError as error:  # an error event inside a stream
             raise CaptionError(f"{self._name}: {error.message}", retryable=not _blames_client(error)) from error
         except (openai.OpenAIError, ValueError) as error:  # what is not the protocol at all: HTML, broken JSON
@@ -151,6 +151,15 @@ class OpenAICaptioner:
             raise CaptionError(f"{self._name} ({model}) answered without words", retryable=False)
         frame = job.selection.frame
         return Caption(frame.camera_id, frame.seq, frame.t_mono, text.strip(), model, t_sent, t_first, t_last)
+
+    def _disconnected(self, cause: BaseException | None) -> str:
+        """What a failed connection means; of the HTTP library's words only those about a certificate tell anything.
+
+        Told by its name: which HTTP library the client uses is the client's business.
+        """
+        if type(cause).__name__ != "ConnectError":
+            return f"the engine at {self._name} broke off the connection"
+        return f"no answer from the engine at {self._name}" + (f" ({cause})" if "SSL" in str(cause) else "")
 
     def _refused(self, error: openai.APIStatusError) -> CaptionError:
         status = error.status_code

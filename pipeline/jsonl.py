@@ -18,28 +18,35 @@ class JsonlError(Exception):
 
 
 def to_line(event: Event) -> str:
-    """One line without its newline. Boxes are [x1, y1, x2, y2, conf], aligned with `track_ids`."""
+    """One line without its newline. Boxes are [x1, y1, x2, y2, conf], aligned with `track_ids`.
+
+    Times within a stream are rounded to 1 ms, times of a clock to 0.1 ms.
+    """
     return json.dumps(
         {
             "camera": event.camera,
             "frame_seq": event.frame_seq,
-            "pts_s": event.pts_s,
+            "pts_s": round(event.pts_s, 3),
             "track_ids": list(event.track_ids),
             "boxes": [[b.x1, b.y1, b.x2, b.y2, b.conf] for b in event.boxes],
             "reason": event.reason,
             "status": event.status,
             "caption": event.caption,
             "model": event.model,
-            "t_captured": event.t_captured,
-            "t_selected": event.t_selected,
-            "t_sent": event.t_sent,
-            "t_first_token": event.t_first_token,
-            "t_last_token": event.t_last_token,
-            "t_wall": event.t_wall,
+            "t_captured": _moment(event.t_captured),
+            "t_selected": _moment(event.t_selected),
+            "t_sent": _moment(event.t_sent),
+            "t_first_token": _moment(event.t_first_token),
+            "t_last_token": _moment(event.t_last_token),
+            "t_wall": _moment(event.t_wall),
         },
         ensure_ascii=False,
         allow_nan=False,
     )
+
+
+def _moment(t_s: float | None) -> float | None:
+    return None if t_s is None else round(t_s, 4)
 
 
 class JsonlWriter:

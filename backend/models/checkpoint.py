@@ -65,6 +65,7 @@ class Checkpoint:
 
 def open_checkpoint(model: str, *, device: str, dtype: str, families: tuple[str, ...]) -> Checkpoint:
     """Read and check the config of `model`. Raises `ModelLoadError`; reads no weights."""
+    _quieten_transformers()
     target = _resolve_device(device)
     path = Path(model).expanduser()
     source = str(path) if path.is_dir() else model
@@ -87,6 +88,16 @@ def _load_part(source: str, local_files_only: bool, loader: Callable[..., T], op
         return loader(source, local_files_only=local_files_only, trust_remote_code=False, **options)
     except Exception as error:  # transformers, safetensors and huggingface_hub raise a dozen unrelated types
         raise ModelLoadError(f"model {source!r} cannot be loaded: {one_line(error)}") from error
+
+
+def _quieten_transformers() -> None:
+    """Its reports and bars are for its authors: what matters of them is checked here. Downloads keep their bars."""
+    from huggingface_hub.utils import enable_progress_bars
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    enable_progress_bars()
 
 
 def one_line(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -49,7 +50,10 @@ Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the sa
 JsonOut = Annotated[
     Path | None,
     typer.Option(
-        "--json", metavar="OUT", help=f"File for the report. {default('standard output')}", show_default=False
+        "--json",
+        metavar="OUT",
+        help=f"File for the report. {default('standard output, if that is no terminal')}",
+        show_default=False,
     ),
 ]
 PngOut = Annotated[
@@ -142,9 +146,10 @@ def require_writable(*outputs: Path | None) -> None:
 
 
 def write_report(report: dict[str, Any], path: Path | None) -> None:
-    """The report as JSON into `path`, or as one line on standard output."""
+    """The report as JSON into `path`, or as one line on standard output unless that is a terminal."""
     if path is None:
-        typer.echo(json.dumps(report))
+        if not sys.stdout.isatty():
+            typer.echo(json.dumps(report))
         return
     try:
         path.expanduser().write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -100,10 +100,10 @@ async def test_the_environment_s_key_stays_at_home(monkeypatch: pytest.MonkeyPat
         (Refusal(429, "full"), "answered 429: full", True, True),
         (Refusal(500, "oops"), "answered 500: oops", True, True),
         (Refusal(503, "dead"), "answered 503: dead", True, True),
-        (Hangup(), "cannot reach http://127.0.0.1", True, False),
+        (Hangup(), r"the engine at http://127.* broke off the connection", True, False),
         (Silence(), "did not answer in time", True, False),
-        (Words(breaks=True), "cannot reach|broke off", True, True),
-        (Words(words=("A ",), breaks=True), "cannot reach|broke off", True, True),
+        (Words(breaks=True), "broke off", True, True),
+        (Words(words=("A ",), breaks=True), "broke off", True, True),
         (Words(ends_with={"message": "engine died", "code": None}), "engine died", True, True),
         (Words(ends_with={"message": "too long", "code": "400"}), "too long", False, True),
         (Words(words=()), "without words", False, True),
@@ -143,7 +143,9 @@ async def test_nobody_listening_is_said_in_one_line_without_secrets() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     async with asking(f"http://user:hunter2@127.0.0.1:{port}/v1") as captioner:
-        with pytest.raises(CaptionError, match=rf"cannot reach http://.*127\.0\.0\.1:{port}/v1: ") as caught:
+        with pytest.raises(
+            CaptionError, match=rf"^no answer from the engine at http://.*127\.0\.0\.1:{port}/v1$"
+        ) as caught:
             await captioner.caption(JOB, Told())
     assert caught.value.retryable
     assert "hunter2" not in str(caught.value)

@@ -59,6 +59,13 @@ def test_what_was_never_reached_is_null() -> None:
     assert read["status"] == "failed"
 
 
+def test_times_are_as_fine_as_they_mean_anything() -> None:
+    read = json.loads(
+        to_line(replace(OK_EVENT, pts_s=1.4000000001, t_captured=2284.58123456, t_wall=1795979346.850049))
+    )
+    assert (read["pts_s"], read["t_captured"], read["t_wall"]) == (1.4, 2284.5812, 1795979346.85)
+
+
 def test_lines_are_in_the_file_at_once_and_earlier_runs_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     for _ in range(2):
