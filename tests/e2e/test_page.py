@@ -78,7 +78,7 @@ def chat_answers_while_captions_go_on(page: Page) -> None:
 
 
 def strip_shows_the_engine_s_steps(page: Page) -> None:
-    expect(page.locator(".ww-engine .state")).to_have_text("Engine running")
+    expect(page.locator(".ww-engine .state:visible")).to_have_text("Engine running")
     page.wait_for_function("Number(document.querySelector('.strip-plot canvas').dataset.columns) > 20")
     drawn = page.evaluate(
         """() => {
@@ -132,13 +132,13 @@ def test_the_policy_is_chosen_beside_the_slider_and_explained(product: Product, 
         slider, policy = page.get_by_label("Token budget"), page.get_by_label("Policy")
         expect(policy).to_be_enabled(timeout=LONG_MS)
         expect(policy).to_have_value("stall-free")
-        expect(page.get_by_label("Target")).to_be_hidden()
+        expect(page.get_by_label("Target", exact=True)).to_be_hidden()
         policy.select_option("latency-target")
         product.until(lambda: _settings(product)["step_policy"] == "latency-target")
         expect(slider).to_be_disabled()
         expect(page.locator(".controls .hint")).to_contain_text("sizes each step's budget itself")
         expect(page.locator(".budget output")).to_contain_text("now ")
-        target = page.get_by_label("Target")
+        target = page.get_by_label("Target", exact=True)
         target.fill("2000")
         target.press("Enter")
         product.until(lambda: _settings(product)["target_itl_ms"] == 2000)

@@ -79,7 +79,7 @@ def test_a_caption_streams_in_beside_its_frame(product: Product, backend: Backen
 
 def test_another_server_is_said_to_be_one(product: Product, chromium: Browser) -> None:
     with visit(chromium, product.page, PHONE) as page:
-        expect(page.locator(".ww-engine .state")).to_have_text("Backend answering", timeout=LONG_MS)
+        expect(page.locator(".ww-engine .state:visible")).to_have_text("Backend answering", timeout=LONG_MS)
         expect(page.locator(".strip-note")).to_contain_text("not Watchword's engine")
         expect(page.get_by_label("Token budget")).to_be_disabled()
         assert sideways_overflow(page) <= 0

@@ -190,7 +190,7 @@ class EngineLink:
             self._set_state(EngineState.DOWN)
 
     def _set_state(self, state: EngineState) -> None:
-        if state is not EngineState.RUNNING and self.steps:
+        if state is not EngineState.RUNNING and (self.steps or self.marks):
             self.steps.clear()  # a new engine counts its steps from the start
             self._decoded.clear()
             self.marks.clear()

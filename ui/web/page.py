@@ -90,7 +90,7 @@ _ENGINE = """
 <div class="strip">
   <div class="strip-plot">
     <canvas role="img" aria-label="The engine's last steps, one column per step: how long each took, its decodes and
-      prompt chunks under the token budget, and its encoder slices"></canvas>
+      prompt chunks under their budget, and its encoder slices"></canvas>
     <div class="strip-note" role="status"></div>
     <div class="strip-tip num" hidden></div>
   </div>
@@ -100,9 +100,13 @@ _ENGINE = """
       <input id="budget" type="range" min="0" max="1000" step="10" value="0" disabled aria-describedby="settings-hint">
       <output for="budget">–</output>
     </div>
-    <label class="policy" hidden>Policy <select disabled aria-describedby="settings-hint"></select></label>
-    <label class="target" hidden>Target <input type="number" min="1" step="1" placeholder="auto" disabled
-      aria-describedby="settings-hint"> ms</label>
+    <div class="policy" hidden>
+      <label for="policy">Policy</label><select id="policy" disabled aria-describedby="settings-hint"></select>
+    </div>
+    <div class="target" hidden>
+      <label for="target">Target</label><input id="target" type="number" min="1" step="1" placeholder="auto" disabled
+        aria-describedby="settings-hint">ms
+    </div>
     <span class="hint" id="settings-hint"></span>
   </div>
 </div>
