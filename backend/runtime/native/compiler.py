@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CACHE_DIR = "NUMBA_CACHE_DIR"
 FEATURES = "NUMBA_CPU_FEATURES"
 INT8_FEATURE = "avx512vnni"
+KERNELS = ("elementwise", "layers", "paged", "products", "tiles")
+"""The modules that are compiled."""
 
 
 def find_native_obstacle(parts: TextParts, *, int8: bool) -> str | None:
@@ -60,8 +62,8 @@ def _features() -> str | None:
 def kernel_cache(root: Path) -> Path:
     """Where compiled code of exactly these sources is kept under `root`."""
     digest = blake2b(digest_size=8)
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+    for name in KERNELS:
+        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
     return root / "kernels" / digest.hexdigest()
 
 
