@@ -80,7 +80,7 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     hardware = probe(device)
     resolved = config.resolve(hardware, adapter.spec)
     if config.max_num_seqs is None and resolved.max_num_seqs == config.max_num_batched_tokens:
-        say(f"--max-num-seqs is {resolved.max_num_seqs}: a step has a token for no more running requests")
+        say(f"--max-num-seqs is {resolved.max_num_seqs}: each running request needs a token of the budget")
     block_bytes = bytes_per_block(adapter.spec, BLOCK_SIZE, adapter.dtype)
     limits = limits_of(resolved, adapter.spec, block_bytes, may_shrink=config.max_model_len is None)
     resolved = replace(resolved, max_model_len=limits.max_model_len)

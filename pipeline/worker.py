@@ -201,7 +201,8 @@ class Pipeline:
 
     def _check_over(self) -> None:
         if all(camera.is_over for camera in self._cameras.values()):
-            self._report()  # nobody listens for long once it is over
+            if not self._stopped:  # else it is our own doing, and no news
+                self._report()
             self._over.set()
 
     def _fail(self, message: str) -> None:
