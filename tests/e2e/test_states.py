@@ -69,7 +69,7 @@ def test_a_caption_streams_in_beside_its_frame(product: Product, backend: Backen
         card = page.locator(f"[data-event='{event}']")
         lengths = []
         while card.get_attribute("data-state") == "streaming":
-            lengths.append(len(card.locator(".card-text").text_content() or ""))
+            lengths.append(len((card.locator(".card-text").text_content() or "").rstrip()))
             page.wait_for_timeout(150)
         assert len(set(lengths)) >= 4, f"the words came at once: {lengths}"
         assert lengths == sorted(lengths)
