@@ -108,9 +108,10 @@ def default_cache_dir() -> Path:
 
 
 def download_progress() -> Progress:
-    """A display on stderr, fit for a terminal and for a log; use as a context manager around the `ensure_*` calls."""
+    """A display on stderr, bars in a terminal and lines in a log; use as a context manager around `ensure_*` calls."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    return Progress(*columns, console=Console(stderr=True))
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def ensure_detector(cache_dir: Path, progress: Progress) -> Path:

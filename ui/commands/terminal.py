@@ -18,7 +18,7 @@ Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also print settings and a line per request of the engine.")
 ]
 
-CHATTER = re.compile(r"^(Settings|Threads|Serving)\b|^detector threads|\bINFO watchword\.server\b")
+CHATTER = re.compile(r"^(Settings|Serving)\b|\bINFO watchword\.server\b")
 """Children's lines that only a curious person wants: their settings, and the engine's line per request."""
 
 

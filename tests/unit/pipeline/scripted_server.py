@@ -10,12 +10,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Words:
-    """Stream `words`. `breaks` closes the connection before the end; `ends_with` is an error event in its place."""
+    """Stream `words`. `breaks` closes the connection before the end; `ends_with` is an error event in its place.
+
+    `is_cut`: the end came by the limit of tokens.
+    """
 
     words: tuple[str, ...] = ("A ", "man ", "stands.")
     breaks: bool = False
     ends_with: dict[str, Any] | None = None
     pause_s: float = 0.0
+    is_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ async def _stream(writer: asyncio.StreamWriter, step: Words) -> None:
     if step.ends_with is not None:
         await _event(writer, {"error": step.ends_with})
     else:
-        await _event(writer, _chunk({}, "stop"))
+        await _event(writer, _chunk({}, "length" if step.is_cut else "stop"))
         await _event(writer, _chunk({}, "stop") | {"choices": [], "usage": None})
         await _raw(writer, b"data: [DONE]\n\n")
     writer.write(b"0\r\n\r\n")

@@ -20,6 +20,7 @@ from backend.errors import ConfigError
 from backend.server.arguments import parse_args
 from camera_sources.base import SourceError
 from pipeline.config import CameraConfig
+from tests.unit.pipeline.scripted_server import ScriptedServer, Words
 from tests.unit.ui.scripted_engine import ScriptedEngine
 from ui.cli import execute, holds_secret
 from ui.commands.app_settings import AppSettings
@@ -254,6 +255,16 @@ def test_the_environment_names_settings_of_every_command(
     cli(["--cache-dir", "elsewhere"], standalone_mode=False)
     assert seen[0] == {"cache_dir": tmp_path, "api_key": "sesame", "max_num_seqs": 4}
     assert seen[1]["cache_dir"] == Path("elsewhere")
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_an_answer_that_was_cut_says_so(is_cut: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    async with ScriptedServer([Words(("It is ", "Par"), is_cut=is_cut)]) as server:
+        argv = ["chat", "Which city?", "--base-url", server.url, "--max-tokens", "4"]
+        assert await asyncio.to_thread(execute, argv) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "It is Par\n"
+    assert captured.err == ("… (cut at 4 tokens; --max-tokens raises it)\n" if is_cut else "")
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
