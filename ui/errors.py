@@ -31,11 +31,7 @@ def say(error: BaseException) -> str:
     if type(error).__name__ == "APIConnectionError":  # whose own words are "Connection error."
         if broke_off(error):
             return "the backend stopped while answering"  # the HTTP library's own words are of chunks and peers
-        return (
-            f"the backend does not answer ({say(error.__cause__)})"
-            if error.__cause__
-            else "the backend does not answer"
-        )
+        return "no answer from the engine"
     body = getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
     line = " ".join(redact(str(message or error) or type(error).__name__).split())
