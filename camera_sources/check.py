@@ -1,7 +1,7 @@
 """Looks at sources before anything is started: `python -m camera_sources.check` reads a JSON list of them on stdin.
 
-A process of its own, because whoever asks may want to stay small, and decoders are large. It prints the first problem
-as one line and ends with status 2.
+A process of its own, because whoever asks may want to stay small, and decoders are large. OpenCV comes first, since all
+pictures pass through it. It prints the first problem as one line and ends with status 2.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
+from camera_sources import cv
 from camera_sources.base import SourceError
 from camera_sources.open import open_source
 from camera_sources.webcam import WebcamSource
@@ -31,6 +32,7 @@ def check_source(source: str) -> None:
 def main() -> int:
     """Check what standard input lists; the exit status."""
     try:
+        cv.check()
         for source in json.load(sys.stdin):
             check_source(source)
     except SourceError as error:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from camera_sources.base import SourceError
 from camera_sources.clip_opencv import OpenCvClip
+from camera_sources.names import require_text
 
 OPENCV_CANNOT = frozenset({"av01"})  # its wheels carry no software decoder for AV1
 
@@ -53,7 +54,8 @@ def open_clip(path: Path) -> Clip:
 
 
 def require_file(path: Path) -> None:
-    """Raise `SourceError` unless `path` is a file that may be read."""
+    """Raise `SourceError` unless `path` is a file that may be read, of a name that OpenCV survives."""
+    require_text(str(path))
     try:
         with path.open("rb") as file:
             if not file.read(1):

@@ -29,6 +29,11 @@ def import_cv2(ffmpeg_log_level: int = FFMPEG_QUIET) -> Any:
     return cv2
 
 
+def check() -> None:
+    """Raise `SourceError`, one line with the cure, unless OpenCV works here."""
+    import_cv2()
+
+
 def explain_import_error(error: ImportError) -> str:
     """What to do when `import cv2` fails, in one line."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__

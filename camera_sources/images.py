@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 
 from camera_sources.base import SourceError, SourceState, SourceStatus
 from camera_sources.frame import Frame, freeze
+from camera_sources.names import printable
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 MAX_PIXELS = 64_000_000
@@ -105,7 +106,7 @@ class ImagesSource:
             image = load_image(path)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             self._num_dropped += 1
-            self._trouble = f"skipped {self._num_dropped} unreadable, last {path.name}: {_one_line(error)}"
+            self._trouble = f"skipped {self._num_dropped} unreadable, last {printable(path.name)}: {_one_line(error)}"
             return None
         self._t_frame, seq = time.monotonic(), self._num_frames
         self._t_due = self._t_frame + self._frame_s

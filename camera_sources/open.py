@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from camera_sources.base import Source, SourceError
 from camera_sources.images import ImagesSource, is_image
+from camera_sources.names import require_text
 from camera_sources.rtsp import RtspSource
 from camera_sources.url import redact
 from camera_sources.video import VideoSource
@@ -25,6 +26,7 @@ def open_source(source: str, *, camera_id: str, loop: bool = False, realtime: bo
     source = source.strip()
     if not source:
         raise SourceError("the source is empty; give an RTSP URL, a video file, a folder of images or a webcam number")
+    require_text(source)
     if _URL.match(source) and not source.startswith("file:"):
         return RtspSource(source, camera_id=camera_id)
     if (webcam := _WEBCAM.fullmatch(source)) is not None:

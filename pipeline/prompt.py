@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from camera_sources.cv import import_cv2
 from pipeline.events import Box, CaptionJob, Selection
 
 if TYPE_CHECKING:
@@ -60,11 +60,12 @@ def crop_to_people(image: NDArray[np.uint8], boxes: tuple[Box, ...]) -> NDArray[
 
 def encode_jpeg(image: NDArray[np.uint8], long_side: int, quality: int) -> bytes:
     """`image` (BGR) as JPEG, scaled down so that its longer side is at most `long_side`."""
+    cv2 = import_cv2()
     height, width = image.shape[:2]
     scale = long_side / max(height, width)
     if scale < 1:
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)  # pyright: ignore[reportAssignmentType]
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
     _, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
     return data.tobytes()
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
+from camera_sources import cv
 from camera_sources.base import Source, SourceState
 from camera_sources.images import ImagesSource
 from camera_sources.open import open_source
@@ -93,12 +94,13 @@ class Pipeline:
         self._stopped = False
 
     async def start(self) -> None:
-        """Load the detector, open every source and begin.
+        """See that OpenCV works, load the detector, open every source and begin.
 
         Raises `DetectorError` or `SourceError` for what can be known at once; nothing is left running then.
         """
         self._loop = asyncio.get_running_loop()
         try:
+            await asyncio.to_thread(cv.check)
             detector = self._detector or await asyncio.to_thread(self._load_detector)
             for camera_config in self._camera_configs:
                 await self._add(camera_config)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -73,6 +74,47 @@ def test_what_cannot_be_opened_is_one_line(source: str, problem: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are text")
+def test_names_that_are_no_text_never_reach_opencv(tmp_path: Path) -> None:
+    """It would crash the process, so the crash must stay in one of its own if it comes back."""
+    clip = os.fsdecode(os.fsencode(tmp_path) + b"/b\xff.mp4")
+    write_clip(tmp_path / "b.mp4", 2).rename(clip)
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xe9t\xe9")
+    os.mkdir(folder)
+    Image.new("RGB", (8, 8)).save(Path(folder) / "one.png")
+    program = (
+        "import sys; from camera_sources.base import SourceError\n"
+        "from camera_sources.open import open_source; from camera_sources.video import VideoSource\n"
+        "for make in (lambda: VideoSource(sys.argv[1], camera_id='a'), *(lambda s=s: open_source(s, camera_id='a')"
+        " for s in sys.argv[1:])):\n"
+        "    try: make().start()\n"
+        "    except SourceError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", program, clip, folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    problem = "the name is not valid UTF-8 text; rename it"
+    assert done.stdout.splitlines() == [
+        rf"{tmp_path}/b\xff.mp4: {problem}",
+        rf"{tmp_path}/b\xff.mp4: {problem}",
+        rf"{tmp_path}/\xe9t\xe9: {problem}",
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are text")
+def test_pictures_whose_names_are_no_text_are_shown_and_named_printably(tmp_path: Path) -> None:
+    good, torn = (Path(os.fsdecode(os.fsencode(tmp_path) + name)) for name in (b"/a\xff.png", b"/b\xff.png"))
+    with good.open("wb") as file:
+        Image.new("RGB", (8, 8)).save(file, "png")
+    torn.write_bytes(b"no picture")
+    source = open_source(str(tmp_path), camera_id="a", realtime=False)
+    source.start()
+    assert source.read(1.0) is not None
+    assert source.read(1.0) is None
+    assert r"last b\xff.png:" in source.status().reason
+    source.stop()
+
+
 @pytest.mark.skipif(os.path.exists("/dev/video97"), reason="there is a webcam 97")
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere webcams have no device files")
 def test_a_webcam_that_is_not_there_is_named() -> None:
@@ -98,3 +140,18 @@ def test_missing_libgl_is_one_line_with_the_cure(tmp_path: Path) -> None:
     assert "libgl1" in done.stdout
     assert "opencv-python-headless" in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+def test_missing_libgl_is_found_whatever_is_watched(tmp_path: Path) -> None:
+    """Pillow reads folders of pictures, but what is sent on passes through OpenCV."""
+    (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "camera_sources.check"]
+    for sources in ([], [str(tmp_path)]):
+        done = subprocess.run(
+            command, input=json.dumps(sources), env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (2, "")
+        assert done.stdout.startswith("OpenCV cannot start: libGL.so.1")
+        assert done.stdout.count("\n") == 1
