@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ultralytics.engine.results import Results
 
 TASKS_WITH_BOXES = ("detect", "segment", "pose")
+LONGEST_DETAIL = 160
 
 
 class Detector(Protocol):
@@ -44,8 +45,14 @@ class YoloDetector:
         self._weights = weights
         self._min_conf = min_confidence / 2
         self._model = _load(weights, found.path, online=found.is_missing)
-        self._person_id = self._find_person()
-        self._predict([np.zeros((480, 640, 3), dtype=np.uint8)])  # the first run sets up and takes many times as long
+        try:
+            self._person_id = self._find_person()
+            # The first run sets up, takes many times as long, and is the first to open models other than .pt.
+            self._predict([np.zeros((480, 640, 3), dtype=np.uint8)])
+        except DetectorError:
+            raise
+        except Exception as error:
+            raise _refusal(weights, "cannot be run here", error) from error
 
     def detect(self, frames: Sequence[Frame]) -> list[Detection]:
         """See `Detector.detect`. Frames may differ in size."""
@@ -90,5 +97,16 @@ def _load(weights: str, path: Path, *, online: bool) -> YOLO:
         return ultralytics.YOLO(str(path))
     except Exception as error:  # ultralytics raises nearly anything: pickle, zip, key, connection and import errors
         what = "cannot be downloaded; fetch it elsewhere and give its path" if online else "not a YOLO model"
-        detail = (str(error).lstrip("❌⚠️ \n").splitlines() or [type(error).__name__])[0][:160]
-        raise DetectorError(f"detector weights {weights}: {what} ({detail})") from error
+        raise _refusal(weights, what, error) from error
+
+
+def _refusal(weights: str, what: str, error: Exception) -> DetectorError:
+    """`what` is wrong with `weights`, and the library's own words on it.
+
+    Of these the first line, without the signs before it and without what another library said, in brackets after it.
+    """
+    line = (str(error).splitlines() or [""])[0]
+    detail = line.removeprefix("ERROR").lstrip("❌⚠️ ").partition(" (")[0].rstrip(" .:") or type(error).__name__
+    if len(detail) > LONGEST_DETAIL:
+        detail = detail[: LONGEST_DETAIL - 1] + "…"
+    return DetectorError(f"detector weights {weights}: {what} ({detail})")

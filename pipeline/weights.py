@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_CACHE = Path("~/.cache/watchword")
+SUFFIXES = (".pt", ".onnx", ".torchscript", ".engine", ".mlpackage", ".pb", ".tflite", ".mnn")
+"""Of the single files that ultralytics loads as models."""
 
 
 class DetectorError(Exception):
@@ -25,6 +27,8 @@ def find_weights(name: str, cache_dir: Path | None = None) -> Weights:
     """A file, or the bare name of a published model, which lives in `cache_dir`. Raises `DetectorError`."""
     path = Path(name).expanduser()
     if path.is_file():
+        if path.suffix.lower() not in SUFFIXES:
+            raise DetectorError(f"detector weights {name}: not a YOLO model by its name; give an ultralytics .pt file")
         return Weights(name, path, is_missing=False)
     if path.exists() or path.name != name or path.suffix != ".pt":
         raise DetectorError(f"detector weights {name}: no such file; give an ultralytics .pt file")

@@ -80,6 +80,33 @@ def test_a_directory_and_a_file_that_is_no_model_are_named(tmp_path: Path) -> No
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "model.yaml", "weights"])
+def test_a_file_that_no_model_is_named_like_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("this is no model")
+    with pytest.raises(DetectorError, match=rf"{name}: not a YOLO model by its name; give an ultralytics \.pt file"):
+        load(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"PK\x03\x04aaaa"])
+def test_junk_is_refused_in_plain_words(content: bytes, tmp_path: Path) -> None:
+    junk = tmp_path / "junk.pt"
+    junk.write_bytes(content)
+    with pytest.raises(DetectorError) as caught:
+        load(junk)
+    assert str(caught.value).endswith("the file is empty, truncated or corrupted)")
+    assert "ERROR" not in str(caught.value)
+    assert str(caught.value).count("(") == str(caught.value).count(")") == 1
+
+
+def test_a_model_of_a_format_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    """Ultralytics opens these only at the first picture."""
+    junk = tmp_path / "junk.onnx"
+    junk.write_bytes(b"junk")
+    with pytest.raises(DetectorError, match=r"junk\.onnx: cannot be run here \(.+\)$") as caught:
+        load(junk)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_model_without_persons_or_without_boxes_is_named(tmp_path: Path) -> None:
     from ultralytics import YOLO
 
