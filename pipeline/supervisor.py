@@ -116,7 +116,14 @@ class Supervisor:
 
     async def ready(self) -> None:
         """Wait until every child was ready once. Raises `ChildFailed` when one cannot be."""
-        await self._unless_failed(asyncio.gather(*(event.wait() for event in self._ready.values())))
+        assert self._failed is not None, "enter the supervisor first"
+        all_ready = asyncio.create_task(self._all_ready())
+        try:
+            await asyncio.wait({all_ready, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                raise self._failed.result()
+        finally:
+            all_ready.cancel()
 
     async def failed(self) -> ChildFailed:
         """Wait for the failure that ends everything; never returns while the children can be kept running."""
@@ -139,14 +146,9 @@ class Supervisor:
             keeper.cancel()
         await asyncio.gather(*waits, *self._keepers, return_exceptions=True)
 
-    async def _unless_failed(self, wanted: asyncio.Future[list[object]] | asyncio.Future[list[bool]]) -> None:
-        assert self._failed is not None, "enter the supervisor first"
-        try:
-            await asyncio.wait({wanted, self._failed}, return_when=asyncio.FIRST_COMPLETED)
-            if self._failed.done():
-                raise self._failed.result()
-        finally:
-            wanted.cancel()
+    async def _all_ready(self) -> None:
+        for event in self._ready.values():
+            await event.wait()
 
     async def _keep(self, child: Child) -> None:
         """One child's whole story: start, run, judge its end, wait, start again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -78,6 +79,26 @@ async def test_leaving_the_block_ends_children_and_what_they_started(heard: Hear
         started = time.monotonic()
     assert time.monotonic() - started < 3.0, "nobody had to be killed"
     await heard.until(lambda: not any(map(is_alive, family)), timeout_s=2.0)  # a killed grandchild needs its moment
+
+
+async def test_giving_up_before_anybody_is_ready_leaves_nothing_to_complain_of(heard: Heard) -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    never = python(SLEEPER, ready_url="http://127.0.0.1:9/health")
+
+    async def wait() -> None:
+        async with Supervisor([never], echo=heard) as supervisor:
+            await supervisor.ready()
+
+    waiting = asyncio.create_task(wait())
+    await heard.until(lambda: heard.count("up") == 1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    del waiting
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []
 
 
 async def test_a_child_that_ignores_the_request_is_killed_within_five_seconds(heard: Heard) -> None:
