@@ -15,8 +15,10 @@ from openai import AsyncOpenAI, AsyncStream
 from openai.types.chat import ChatCompletionChunk
 
 from camera_sources.url import redact
+from pipeline.base_url import check_base_url
 from pipeline.config import PipelineConfig
 from pipeline.events import Caption, CaptionJob
+from pipeline.plain_text import plain
 from pipeline.prompt import message
 
 BACKGROUND = {"X-Request-Class": "background"}
@@ -59,7 +61,10 @@ class Captioner(Protocol):
 
 
 class OpenAICaptioner:
-    """A `Captioner` over chat completions. Without a model name it takes the first that the server lists."""
+    """A `Captioner` over chat completions. Without a model name it takes the first that the server lists.
+
+    Words come out without control characters. Raises `BaseUrlError`, a ValueError, for an address that is none.
+    """
 
     def __init__(self, config: PipelineConfig) -> None:
         self._name = redact(config.base_url)
@@ -68,7 +73,7 @@ class OpenAICaptioner:
         self._max_tokens = config.max_caption_tokens
         self._silence_s = config.retry.deadline_s
         self._client = AsyncOpenAI(
-            base_url=config.base_url,
+            base_url=check_base_url(config.base_url),
             api_key=config.api_key or "none",  # never the environment's: that key belongs to another server
             max_retries=0,
             timeout=openai.Timeout(self._silence_s, connect=min(CONNECT_S, self._silence_s)),
@@ -93,6 +98,9 @@ class OpenAICaptioner:
             raise CaptionError(f"{self._name}: {error.message}", retryable=not _blames_client(error)) from error
         except (openai.OpenAIError, ValueError) as error:  # what is not the protocol at all: HTML, broken JSON
             raise CaptionError(f"{self._name} does not speak the OpenAI API: {error}", retryable=False) from error
+        except ExceptionGroup as error:  # what the HTTP library's connection attempts raise and nobody translates
+            causes = ", ".join(str(cause) for cause in error.exceptions)
+            raise CaptionError(f"{self._name} cannot be asked: {causes}", retryable=True) from error
 
     async def close(self) -> None:
         """See `Captioner.close`."""
@@ -140,7 +148,7 @@ class OpenAICaptioner:
                 continue
             choice = chunk.choices[0]
             finished = finished or choice.finish_reason is not None
-            if words := choice.delta.content:
+            if words := plain(choice.delta.content or ""):
                 t_last = time.monotonic()
                 t_first = t_first if text else t_last
                 text += words
@@ -150,7 +158,7 @@ class OpenAICaptioner:
         if not text.strip():
             raise CaptionError(f"{self._name} ({model}) answered without words", retryable=False)
         frame = job.selection.frame
-        return Caption(frame.camera_id, frame.seq, frame.t_mono, text.strip(), model, t_sent, t_first, t_last)
+        return Caption(frame.camera_id, frame.seq, frame.t_mono, text.strip(), plain(model), t_sent, t_first, t_last)
 
     def _disconnected(self, cause: BaseException | None) -> str:
         """What a failed connection means; of the HTTP library's words only those about a certificate tell anything.
@@ -172,7 +180,7 @@ class OpenAICaptioner:
 
 def one_line(text: str) -> str:
     """`text` on one line, at most `LONGEST_DETAIL` long, without credentials or an echoed picture."""
-    flat = " ".join(redact(text.split(";base64,")[0]).split())
+    flat = " ".join(plain(redact(text.split(";base64,")[0])).split())
     return flat if len(flat) <= LONGEST_DETAIL else flat[: LONGEST_DETAIL - 1] + "…"
 
 

@@ -59,6 +59,17 @@ async def test_the_request_and_the_caption() -> None:
     assert (told.text, told.sent_at) == ("A man stands.", [caption.t_sent])
 
 
+async def test_control_characters_of_a_model_reach_nobody() -> None:
+    words = ("\x1b", "[31mA man", "\x00\x07\r\n", "sits\x9b\x7f.\n")
+    async with ScriptedServer([Words(words)], models=("m\x1bm",)) as server, asking(server.url) as captioner:
+        told = Told()
+        caption = await captioner.caption(JOB, told)
+    assert caption.text == "[31mA man  sits."
+    assert told.text.strip() == caption.text
+    assert caption.model == "mm"
+    assert server.chats[0].body["model"] == "m\x1bm"
+
+
 async def test_a_given_model_is_not_looked_up_and_a_found_one_only_once() -> None:
     async with ScriptedServer(models=("first", "second")) as server:
         async with asking(server.url, model="mine") as captioner:
@@ -109,6 +120,8 @@ async def test_the_environment_s_key_stays_at_home(monkeypatch: pytest.MonkeyPat
         (Words(words=()), "without words", False, True),
         (Words(words=(" ", "\n")), "without words", False, True),
         (Page(), "is a web page", False, True),
+        (Refusal(307, headers=(("Location", "http://127.0.0.1:99999/"),)), "cannot be asked: .*port", True, False),
+        (Refusal(400, "a\x1b[2Jb\x9b"), r"answered 400: a\[2Jb$", False, True),
     ],
     ids=lambda value: str(value)[:40],
 )
