@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -49,6 +50,13 @@ def _moment(t_s: float | None) -> float | None:
     return None if t_s is None else round(t_s, 4)
 
 
+def _give_up_stdout() -> None:
+    """Send what standard output could not take nowhere: the interpreter tries to write it once more when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 class JsonlWriter:
     """Appends events to `path` (`-`: standard output), line by line, flushed. Thread-safe. Raises `JsonlError`."""
 
@@ -71,9 +79,16 @@ class JsonlWriter:
             raise self._error(error) from error
 
     def close(self) -> None:
-        """No more lines. Callable more than once."""
-        if self._file is not sys.stdout:
-            self._file.close()
+        """No more lines. Callable more than once. Raises `JsonlError` if lines that were written before got lost."""
+        try:
+            if self._file is sys.stdout:
+                self._file.flush()
+            else:
+                self._file.close()
+        except OSError as error:
+            if self._file is sys.stdout:
+                _give_up_stdout()
+            raise self._error(error) from error
 
     def _open(self) -> TextIO:
         if self._name == STDOUT:
@@ -81,4 +96,5 @@ class JsonlWriter:
         return Path(self._name).expanduser().open("a", encoding="utf-8")
 
     def _error(self, error: OSError) -> JsonlError:
-        return JsonlError(f"cannot write {self._name}: {error.strerror or error}")
+        name = "standard output" if self._name == STDOUT else self._name
+        return JsonlError(f"cannot write {name}: {error.strerror or error}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -100,3 +103,25 @@ def test_a_full_disk_is_an_error_of_its_own() -> None:
     writer = JsonlWriter("/dev/full")
     with pytest.raises(JsonlError, match="/dev/full: No space left"):
         writer.write(OK_EVENT)
+    with pytest.raises(JsonlError, match="/dev/full: No space left"):
+        writer.close()  # the line still waits, and is lost with this
+    writer.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_standard_output_is_told_once_and_not_by_the_interpreter() -> None:
+    program = (
+        "from pipeline.jsonl import JsonlError, JsonlWriter\n"
+        "from tests.unit.pipeline.test_jsonl import OK_EVENT\n"
+        "writer = JsonlWriter('-')\n"
+        "try: writer.write(OK_EVENT)\n"
+        "except JsonlError: pass\n"
+        "try: writer.close()\n"
+        "except JsonlError as error: raise SystemExit(str(error))\n"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "cannot write standard output: No space left on device\n")
