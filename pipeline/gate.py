@@ -2,9 +2,10 @@
 
 The rules, all in seconds of the caller's clock (`now_s`; PTS for files, monotonic for live sources), per camera:
 
-- A track BEGINS after `min_hits` updates in a row in which the tracker matched it to a detection. It is IN VIEW in the
-  updates that match it; a lost track that the tracker merely keeps alive is not. It ENDS when unseen for `lost_s`.
-- `NEW_TRACK`: a track in view that no selection has shown yet.
+- A track BEGINS after `min_hits` updates in a row in which the tracker matched it to a detection of at least
+  `min_confidence`; from then on weaker ones carry it, too. It is IN VIEW in the updates that match it; a lost track
+  that the tracker merely keeps alive is not. It ENDS when unseen for `lost_s`.
+- `NEW_TRACK`: a track in view that no selection has shown yet, in a detection of at least `min_confidence`.
 - `INTERVAL`: a track in view whose last selection is `interval_s` old.
 - One selection shows everybody in view, so it counts as the last selection of all of them.
 - COOLDOWN: no selection within `cooldown_s` of the last caption that was really SENT. What never reached the backend
@@ -86,13 +87,17 @@ class Gate:
             self._new_under_way = None
 
     def _see(self, track: Track, now_s: float) -> bool:
-        """Note a match; True once the track has begun."""
+        """Note a match; True once the track has begun. A weak match before that starts its row again."""
         known = self._known.get(track.track_id)
         if known is None or now_s - known.t_seen > self._config.lost_s:
             known = self._known[track.track_id] = _Known(0, now_s)
-        known.num_in_a_row = min(known.num_in_a_row + 1, self._config.min_hits)
         known.t_seen = now_s
+        if known.num_in_a_row < self._config.min_hits:
+            known.num_in_a_row = known.num_in_a_row + 1 if self._is_sure(track) else 0
         return known.num_in_a_row >= self._config.min_hits
+
+    def _is_sure(self, track: Track) -> bool:
+        return track.box.conf >= self._config.min_confidence
 
     def _break_rows(self, now_s: float) -> None:
         """A track that has not begun and was missed now starts its row again; one that has begun keeps going."""
@@ -113,7 +118,8 @@ class Gate:
         for track in in_view:
             t_selected = self._known[track.track_id].t_selected
             if t_selected is None:
-                new.append(track.track_id)
+                if self._is_sure(track):
+                    new.append(track.track_id)
             elif now_s - t_selected >= self._config.interval_s:
                 due.append(track.track_id)
         if new and self._new_under_way is None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.config import GateConfig
-from pipeline.events import Reason
-from pipeline.gate import Gate, Verdict
-from tests.unit.pipeline.fakes import track
+from pipeline.events import Reason, Track
+from pipeline.gate import Choice, Gate, Verdict
+from tests.unit.pipeline.fakes import PERSON, track
 
 NEW, AGAIN = Reason.NEW_TRACK, Reason.INTERVAL
 Chosen = tuple[float, Reason, tuple[int, ...]]
@@ -126,6 +127,20 @@ def test_only_tracks_that_began_are_in_view() -> None:
     assert [len(view) for view in views] == [0, 0, 1, 1]
     assert gate.update(0.8, []).in_view == ()
     assert gate.update(1.0, [track(1)]).in_view == (track(1),), "a short gap does not make a known person begin anew"
+
+
+def test_a_track_begins_and_is_first_shown_in_detections_of_the_full_confidence() -> None:
+    def matched(conf: float) -> Track:
+        return track(1, replace(PERSON, conf=conf))
+
+    gate = Gate(GateConfig(min_confidence=0.4, cooldown_s=1.0))
+    views = [gate.update(t / 5, [matched(conf)]) for t, conf in enumerate((0.5, 0.3, 0.5, 0.4))]
+    assert [len(verdict.in_view) for verdict in views] == [0, 0, 0, 1], "a weak detection starts the row again"
+    assert views[3].choice == Choice(NEW, (1,))
+    gate.sent("somebody else", 0.6)
+    weak, sure = (gate.update(t, [matched(conf)]) for t, conf in ((1.6, 0.3), (1.8, 0.4)))
+    assert len(weak.in_view) == 1, "a weak detection carries on a track that has begun"
+    assert (weak.choice, sure.choice) == (None, Choice(NEW, (1,)))
 
 
 @settings(max_examples=200, deadline=None)
