@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from pipeline.captioner import Captioner, CaptionError, one_line
 from pipeline.config import RetryConfig
@@ -20,8 +20,16 @@ from pipeline.retry import caption_with_retries
 log = logging.getLogger(__name__)
 
 
+async def at_once() -> None:
+    """No wait before a request: whether the backend answers is found out by asking it."""
+
+
 class CaptionLane:
-    """Queue and request of one camera. `on_sent(event_id, t_sent)` is told of every try that reached the backend."""
+    """Queue and request of one camera. `on_sent(event_id, t_sent)` is told of every try that reached the backend.
+
+    `ready` is awaited before a job leaves the queue: what waits for a backend that is being started can still be
+    superseded, and does not fail for it.
+    """
 
     def __init__(
         self,
@@ -30,12 +38,14 @@ class CaptionLane:
         feed: Feed,
         retry: RetryConfig,
         on_sent: Callable[[str, float], None],
+        ready: Callable[[], Awaitable[None]] = at_once,
     ) -> None:
         self._captioner = captioner
         self._ledger = ledger
         self._feed = feed
         self._retry = retry
         self._on_sent = on_sent
+        self._ready = ready
         self._queue = CaptionQueue()
         self._arrived = asyncio.Event()
         self._in_flight: str | None = None
@@ -67,6 +77,7 @@ class CaptionLane:
         try:
             while True:
                 await self._arrived.wait()
+                await self._ready()
                 job = self._queue.try_take()
                 if job is None:
                     self._arrived.clear()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 
 from camera_sources import cv
@@ -24,7 +24,7 @@ from pipeline.detector import Detector, YoloDetector
 from pipeline.events import CaptionJob, Event
 from pipeline.feed import CameraChanged, Feed
 from pipeline.jsonl import JsonlWriter
-from pipeline.lane import CaptionLane
+from pipeline.lane import CaptionLane, at_once
 from pipeline.ledger import Archive, Ledger
 from pipeline.perception import Perception
 from pipeline.reader import Reader
@@ -57,7 +57,8 @@ def gate_for(source: Source, config: GateConfig) -> GateConfig:
 class Pipeline:
     """Cameras in, captioned events out: to `store`, `jsonl` and `feed`. Lives on one event loop; starts once.
 
-    `detector`, `captioner` and `open` replace the real parts by others that keep the same protocol.
+    `detector`, `captioner` and `open` replace the real parts by others that keep the same protocol; `ready` is awaited
+    before each caption (see `CaptionLane`).
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Pipeline:
         detector: Detector | None = None,
         captioner: Captioner | None = None,
         open: Callable[[CameraConfig], Source] = open_camera,
+        ready: Callable[[], Awaitable[None]] = at_once,
     ) -> None:
         ids = [camera.camera_id for camera in cameras]
         if len(set(ids)) < len(ids):
@@ -81,6 +83,7 @@ class Pipeline:
         self._detector = detector
         self._captioner = captioner or OpenAICaptioner(config)
         self._open = open
+        self._ready = ready
         self._ledger = Ledger(store=store, jsonl=jsonl, feed=feed, on_kept=self._event_kept)
         self._arrived = threading.Condition()
         self._cameras: dict[str, Camera] = {}
@@ -175,7 +178,7 @@ class Pipeline:
         )
         self._cameras[config.camera_id] = camera
         self._lanes[config.camera_id] = CaptionLane(
-            self._captioner, self._ledger, self._feed, self._config.retry, camera.note_sent
+            self._captioner, self._ledger, self._feed, self._config.retry, camera.note_sent, self._ready
         )
         self._readers.append(Reader(camera))
         await asyncio.to_thread(source.start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,6 +20,8 @@ POLL_S = 0.2
 SLOW_POLL_S = 1.0
 RATE_WINDOW_S = 10.0
 MAX_MARKS = 20
+RESTART_S = 60.0
+"""How long an engine of our own that died is waited for."""
 ONE_CHANGE_S = 1.5
 """Changes of one setting this close together, as a slider makes them on its way, are one change."""
 SLIDER_SPAN = 8
@@ -82,6 +85,7 @@ class EngineLink:
         self._decoded: deque[tuple[float, dict[str, Any]]] = deque()
         self.is_own = is_own
         self.state = EngineState.STARTING
+        self._answers = asyncio.Event()
         self.settings: EngineSettings | None = None
         self.steps: deque[dict[str, Any]] = deque(maxlen=MAX_STEPS)
         self.marks: deque[Mark] = deque(maxlen=MAX_MARKS)
@@ -99,6 +103,13 @@ class EngineLink:
         """Ask once and take the answer in."""
         async with self._asking:
             await self._poll()
+
+    async def until_answering(self) -> None:
+        """Wait for an engine of our own that is being started, or (for a while) restarted; never for any other."""
+        if self.is_own:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self.state is EngineState.STARTING else RESTART_S):
+                    await self._answers.wait()
 
     async def change(self, wanted: dict[str, Any]) -> str | None:
         """Ask the engine for other settings, by its own names. Returns why it refused, in one line, or None."""
@@ -196,3 +207,7 @@ class EngineLink:
             self.marks.clear()
             self.generation += 1
         self.state = state
+        if state in (EngineState.RUNNING, EngineState.OTHER):
+            self._answers.set()
+        else:
+            self._answers.clear()

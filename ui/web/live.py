@@ -39,12 +39,14 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
         board = Board(camera.camera_id for camera in settings.cameras)
         board.restore(store.recent(MAX_CARDS))
         news = stack.enter_context(feed.subscribe(FEED_SIZE))
-        pipeline = Pipeline(_pipeline_config(settings), settings.cameras, store=store, feed=feed)
+        engine = EngineLink(settings.base_url, settings.api_key, is_own=settings.is_own_engine)
+        stack.push_async_callback(engine.close)
+        pipeline = Pipeline(
+            _pipeline_config(settings), settings.cameras, store=store, feed=feed, ready=engine.until_answering
+        )
         await pipeline.start()
         stack.push_async_callback(pipeline.stop)
         _say_threads()
-        engine = EngineLink(settings.base_url, settings.api_key, is_own=settings.is_own_engine)
-        stack.push_async_callback(engine.close)
         client = AsyncOpenAI(
             base_url=settings.base_url, api_key=settings.api_key or "none", max_retries=0, timeout=CHAT_TIMEOUT_S
         )

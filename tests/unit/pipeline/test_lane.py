@@ -40,3 +40,35 @@ async def test_after_a_broken_stream_only_what_is_new_is_told() -> None:
     event = told[-1].event
     assert (event.status, event.caption) == (EventStatus.OK, "A man stands still.")
     assert sent == ["e1"] * 3
+
+
+async def test_what_waits_for_a_backend_to_start_can_still_be_superseded_and_does_not_fail() -> None:
+    retry, feed, started = RetryConfig(), Feed(), asyncio.Event()
+    async with ScriptedServer([Words(words=("A man.",))]) as server:
+        captioner = OpenAICaptioner(PipelineConfig("none.pt", server.url, model="m"))
+        ledger = Ledger(store=None, jsonl=None, feed=feed, on_kept=lambda _: None)
+
+        async def ready() -> None:
+            await started.wait()
+
+        lane = CaptionLane(captioner, ledger, feed, retry, lambda *_: None, ready)
+        ledger.start()
+        ended = []
+        with feed.subscribe() as news:
+            running = asyncio.create_task(lane.run())
+            lane.submit(job("old", [1], Reason.INTERVAL))
+            await asyncio.sleep(0.05)
+            lane.submit(job("new", [1], Reason.INTERVAL))
+            await asyncio.sleep(0.05)
+            assert server.asked == []
+            started.set()
+            async for item in news:
+                if isinstance(item, EventEnded):
+                    ended.append((item.event.event_id, item.event.status))
+                    if len(ended) == 2:
+                        break
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await ledger.close()
+        await captioner.close()
+    assert ended == [("old", EventStatus.SUPERSEDED), ("new", EventStatus.OK)]
