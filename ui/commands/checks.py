@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from backend.config import EngineConfig
 from camera_sources.url import redact, split_credentials
+from pipeline.base_url import BaseUrlError, check_base_url
 from ui.errors import UsageError
 
 OUR_BACKEND = "http://127.0.0.1:8000/v1"
@@ -53,12 +53,9 @@ def check_model(model: str) -> None:
 def check_address(base_url: str) -> None:
     """Raise `UsageError` unless `base_url` is an HTTP address."""
     try:
-        parts = urlsplit(split_credentials(base_url)[0])
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        is_address = False
-    if not is_address:
-        raise UsageError(f"--base-url {redact(base_url)} is no HTTP address; it looks like {OUR_BACKEND}")
+        check_base_url(base_url)
+    except BaseUrlError as error:
+        raise UsageError(f"--base-url: {error}") from None
 
 
 def check_backend(base_url: str, *, model: str | None, api_key: str | None) -> None:

@@ -48,11 +48,11 @@ def to_cameras(sources: Iterable[str], *, loop: bool = False, realtime: bool = T
 
 
 def check_cameras(cameras: Iterable[CameraConfig]) -> None:
-    """Raise `SourceError` for a file, folder or webcam that cannot be read. Decoders are loaded in a process of their
-    own, which is gone when this returns; a network is not asked."""
+    """Raise `SourceError` for a file, folder or webcam that cannot be read, or where decoders cannot be loaded at all.
+
+    That happens in a process of its own, which is gone when this returns; a network is not asked.
+    """
     files = [camera.source for camera in cameras if "://" not in camera.source]
-    if not files:
-        return
     command = [sys.executable, "-P", "-m", "camera_sources.check"]
     done = subprocess.run(command, input=json.dumps(files), capture_output=True, text=True, check=False)
     if done.returncode == PROBLEM:

@@ -81,7 +81,8 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         (["serve", "--model", "/no/where"], "model /no/where: no such directory"),
         (["run", "--detector", "weights/nowhere.pt"], "weights/nowhere.pt: no such file"),
         (["watch", "rtsp://h/x", "--jsonl", "-", "--detector", "nowhere.onnx"], "nowhere.onnx: no such file"),
-        (["run", "--base-url", "ftp://x"], "--base-url ftp://x is no HTTP address"),
+        (["run", "--base-url", "http://exa mple/v1"], "--base-url: http://exa mple/v1 holds blanks"),
+        (["run", "--base-url", "ftp://x"], "--base-url: ftp://x does not begin with http:// or https://"),
         (["run", "yard=rtsp://h/1", "yard=rtsp://h/2"], "two cameras are named yard"),
     ],
 )
