@@ -24,7 +24,11 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The facts the engine sizes itself by. `max_embeds_per_image`: the most rows one image can give (0: text only)."""
+    """The facts the engine sizes itself by.
+
+    One image gives at most `max_embeds_per_image` rows (0: text only) and at least `min_embeds_per_image`. At most
+    `max_image_side` pixels of its shorter side are used (0: not known), so that one far larger may come reduced.
+    """
 
     family: str
     num_layers: int
@@ -37,6 +41,8 @@ class ModelSpec:
     eos_token_ids: frozenset[int]
     image_token_id: int | None
     max_embeds_per_image: int
+    min_embeds_per_image: int = 0
+    max_image_side: int = 0
 
     @property
     def takes_images(self) -> bool:
@@ -67,6 +73,8 @@ class ModelAdapter(Protocol):
 
     def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
         """Apply the chat template and the processor; images are RGB, in order of appearance.
+
+        Each image is read once and let go before the next: `images` may make them when they are asked for.
 
         Pure apart from CPU time; called off the event loop, never on the engine thread. Raises `Rejected` when the
         template refuses the messages or the number of placeholders does not match the images.

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig
 
 from backend.errors import ModelLoadError
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 T = TypeVar("T")
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""Any of these is enough to make a tokenizer from."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -51,16 +55,32 @@ class Checkpoint:
     def load_model(self, loader: Callable[..., Any]) -> PreTrainedModel:
         """The model that `loader` makes, on the checkpoint's device, in eval mode, every weight from the checkpoint.
 
-        transformers fills missing weights with random numbers and only warns; here they are an error.
+        transformers fills missing weights with random numbers and only warns; here they are an error, and so are
+        weights of another shape, which it is told to let through because its own error says nothing of them.
         """
         model, info = self.load_part(
-            loader, config=self.config, dtype=self.dtype, low_cpu_mem_usage=True, output_loading_info=True
+            loader,
+            config=self.config,
+            dtype=self.dtype,
+            low_cpu_mem_usage=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
+        self._refuse_other_shapes(info["mismatched_keys"])
         missing = sorted(info["missing_keys"])
         if missing:
             some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
             raise ModelLoadError(f"model {self.source!r} lacks {len(missing)} of its weights ({some})")
         return model.to(self.device).eval()  # type: ignore[arg-type]  # transformers' annotation of .to() is off
+
+    def _refuse_other_shapes(self, mismatched: Collection[tuple[str, Sequence[int], Sequence[int]]]) -> None:
+        if not mismatched:
+            return
+        name, stored, expected = min(mismatched)
+        raise ModelLoadError(
+            f"model {self.source!r}: {len(mismatched)} of its weights have other shapes than its config.json says "
+            f"({name} is {_shape(stored)}, expected {_shape(expected)}); config and weights must be of one model"
+        )
 
 
 def open_checkpoint(model: str, *, device: str, dtype: str, families: tuple[str, ...]) -> Checkpoint:
@@ -78,6 +98,8 @@ def open_checkpoint(model: str, *, device: str, dtype: str, families: tuple[str,
     if family not in families:
         what = f"is of family {family!r}" if family else "has no config.json that names its family (model_type)"
         raise ModelLoadError(f"model {model!r} {what}; supported are: {', '.join(sorted(families))}")
+    if path.is_dir() and not any((path / name).is_file() for name in _TOKENIZER_FILES):
+        raise ModelLoadError(f"model {model!r} has no tokenizer: its directory lacks tokenizer.json")
     config = _load_part(source, local_files_only, AutoConfig.from_pretrained, {})
     _refuse_batch_dependent_rope(model, config.get_text_config())
     return Checkpoint(source, config, target, _resolve_dtype(dtype, target), local_files_only)
@@ -86,6 +108,10 @@ def open_checkpoint(model: str, *, device: str, dtype: str, families: tuple[str,
 def _load_part(source: str, local_files_only: bool, loader: Callable[..., T], options: Mapping[str, Any]) -> T:
     try:
         return loader(source, local_files_only=local_files_only, trust_remote_code=False, **options)
+    except SafetensorError as error:
+        raise ModelLoadError(
+            f"model {source!r}: its weights are damaged or cut short ({one_line(error)}); download them again"
+        ) from error
     except Exception as error:  # transformers, safetensors and huggingface_hub raise a dozen unrelated types
         raise ModelLoadError(f"model {source!r} cannot be loaded: {one_line(error)}") from error
 
@@ -103,6 +129,10 @@ def _quieten_transformers() -> None:
 def one_line(error: Exception) -> str:
     """The first line of an error's message, or its type's name."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "x".join(str(size) for size in sizes)
 
 
 def _resolve_device(device: str) -> torch.device:

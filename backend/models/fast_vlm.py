@@ -25,12 +25,15 @@ class FastVlm(VisionLanguageAdapter):
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, processor: Any) -> None:
         self._processor = processor
         self._image_features: Any = model.get_image_features
+        num_embeds = self._placeholder_len()
         super().__init__(
             checkpoint,
             model,
             processor,
             tower=SlicedTower(_pause_points(checkpoint.source, model.get_encoder(modality="image").timm_model)),
-            max_embeds_per_image=self._placeholder_len(),
+            max_embeds_per_image=num_embeds,
+            min_embeds_per_image=num_embeds,
+            max_image_side=_max_side(processor.image_processor),
         )
 
     @classmethod
@@ -54,6 +57,13 @@ class FastVlm(VisionLanguageAdapter):
         from PIL import Image
 
         return self.process(Image.new("RGB", (64, 64))).placeholder.count(self._processor.image_token)
+
+
+def _max_side(image_processor: Any) -> int:
+    """The most pixels that the processor leaves of an image's shorter side; 0 where it does not scale."""
+    if not image_processor.do_resize:
+        return 0
+    return max(dict(image_processor.size).values(), default=0)
 
 
 def _pause_points(source: str, tower: Any) -> list[torch.nn.Module]:

@@ -37,6 +37,8 @@ class SmolVlm(VisionLanguageAdapter):
             processor,
             tower=self._tower_in_slices(model, checkpoint.encoder_quantization),
             max_embeds_per_image=_max_tiles(checkpoint.source, processor.image_processor) * processor.image_seq_len,
+            min_embeds_per_image=processor.image_seq_len,
+            max_image_side=_max_side(processor.image_processor),
         )
 
     @classmethod
@@ -74,6 +76,11 @@ class SmolVlm(VisionLanguageAdapter):
         sample = projection.proj.weight.new_zeros(1, self._processor.image_seq_len, projection.proj.in_features)
         projection.proj = ByRows(projection.proj, tower, measure_row_s(projection.proj, sample))
         return tower
+
+
+def _max_side(image_processor: Any) -> int:
+    """The most pixels that the processor leaves of an image's shorter side; 0 where it does not scale."""
+    return image_processor.size["longest_edge"] if image_processor.do_resize else 0
 
 
 def _max_tiles(source: str, image_processor: Any) -> int:

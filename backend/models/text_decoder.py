@@ -10,11 +10,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from backend.errors import Rejected
 from backend.models import chat_template
 from backend.models.hf_adapter import HfAdapter
+from backend.models.prompt_text import PromptText
 from backend.types import ImageInput, Prepared
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from backend.models.adapter import Message
     from backend.models.checkpoint import Checkpoint
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 class TextDecoder(HfAdapter):
     """`ModelAdapter` of a text-only checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__(checkpoint, model, tokenizer)
+        self._prompt_text = PromptText(tokenizer)
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> TextDecoder:
@@ -33,8 +39,9 @@ class TextDecoder(HfAdapter):
         """See `ModelAdapter.prepare`. Raises `Rejected` for image parts: they are never dropped silently."""
         if images:
             raise Rejected("this model takes text only, not images", param="messages")
-        prompt = chat_template.render(self.tokenizer, self.tokenizer.chat_template, chat_template.as_text(messages))
-        token_ids = tuple(self.tokenizer.encode(prompt, add_special_tokens=False))
+        marked = self._prompt_text.mark(chat_template.as_text(messages))
+        prompt = chat_template.render(self.tokenizer, self.tokenizer.chat_template, marked)
+        token_ids = self._prompt_text.encode(prompt)
         return Prepared(token_ids, images=(), spans=(), positions=(range(len(token_ids)),))
 
     def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import torch
 from backend.errors import ModelLoadError, Rejected
 from backend.models import chat_template
 from backend.models.hf_adapter import HfAdapter
+from backend.models.prompt_text import PromptText
 from backend.types import ImageInput, ImageSpan, Prepared
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class VisionLanguageAdapter(HfAdapter):
         *,
         tower: SlicedTower,
         max_embeds_per_image: int,
+        min_embeds_per_image: int,
+        max_image_side: int,
     ) -> None:
         image_token_id = model.config.image_token_id
         if processor.tokenizer.convert_tokens_to_ids(processor.image_token) != image_token_id:
@@ -63,6 +66,8 @@ class VisionLanguageAdapter(HfAdapter):
             image_token_id=image_token_id,
             max_embeds_per_image=max_embeds_per_image,
         )
+        self.spec = replace(self.spec, min_embeds_per_image=min_embeds_per_image, max_image_side=max_image_side)
+        self._prompt_text = PromptText(processor.tokenizer)
         self._image_token: str = processor.image_token
         self._image_token_id: int = image_token_id
         self._template = processor.chat_template or processor.tokenizer.chat_template
@@ -80,16 +85,18 @@ class VisionLanguageAdapter(HfAdapter):
     def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
         """See `ModelAdapter.prepare`. Raises `Rejected` also for text that contains the image placeholder."""
         self._check_messages(messages, len(images))
-        prompt = chat_template.render(self.tokenizer, self._template, chat_template.as_parts(messages))
+        marked = self._prompt_text.mark(chat_template.as_parts(messages))
+        prompt = chat_template.render(self.tokenizer, self._template, marked)
         pieces = prompt.split(self._image_token)
         if len(pieces) != len(images) + 1:
             raise Rejected(
                 f"the model's chat template places {len(pieces) - 1} of {len(images)} images", param="messages"
             )
-        processed = [self._process_or_reject(i, image) for i, image in enumerate(images)]
+        # By index, so that no name here keeps an image while the next is made.
+        processed = [self._process_or_reject(i, images[i]) for i in range(len(images))]
         inputs = [self._to_input(p) for p in processed]
         expanded = pieces[0] + "".join(p.placeholder + rest for p, rest in zip(processed, pieces[1:], strict=True))
-        token_ids = tuple(self.tokenizer.encode(expanded, add_special_tokens=False))
+        token_ids = self._prompt_text.encode(expanded)
         return Prepared(
             token_ids=token_ids,
             images=tuple({i.key: i for i in inputs}.values()),

@@ -46,9 +46,10 @@ def test_the_spec_says_what_the_checkpoint_is(adapter: Callable[[str], ModelAdap
     assert qwen3.eos_token_ids == {adapter("qwen3").tokenizer.get_vocab()["<|im_end|>"]}
     fast_vlm = adapter("fast_vlm").spec
     assert fast_vlm.takes_images
-    assert fast_vlm.max_embeds_per_image == 25
+    assert (fast_vlm.min_embeds_per_image, fast_vlm.max_embeds_per_image, fast_vlm.max_image_side) == (25, 25, 160)
     smolvlm = adapter("smolvlm")
     assert smolvlm.spec.max_embeds_per_image == (3 * 3 + 1) * 4
+    assert (smolvlm.spec.min_embeds_per_image, smolvlm.spec.max_image_side) == (4, 96)
     assert smolvlm.tokenizer.get_vocab()["<end_of_utterance>"] in smolvlm.spec.eos_token_ids
 
 
@@ -117,8 +118,24 @@ def test_no_weights_at_all_are_refused(copy: Path) -> None:
 
 def test_broken_weights_are_refused(copy: Path) -> None:
     content = (copy / "model.safetensors").read_bytes()
-    (copy / "model.safetensors").write_bytes(content[: len(content) // 2])
-    assert "cannot be loaded" in refused(copy)
+    for length in (len(content) // 2, 5, 0):
+        (copy / "model.safetensors").write_bytes(content[:length])
+        assert "damaged or cut short" in refused(copy)
+        assert "download them again" in refused(copy)
+
+
+def test_weights_of_other_shapes_are_refused(copy: Path) -> None:
+    edit_config(copy, intermediate_size=128)
+    message = refused(copy)
+    assert "9 of its weights have other shapes" in message
+    assert "model.layers.0.mlp.down_proj.weight is 64x96, expected 64x128" in message
+
+
+@pytest.mark.parametrize("family", ["llama", "fast_vlm"])
+def test_a_missing_tokenizer_is_called_one(family: str, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(checkpoint(family), tmp_path / family))
+    (directory / "tokenizer.json").unlink()
+    assert "has no tokenizer" in refused(directory)
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
