@@ -17,6 +17,9 @@ from backend.types import SamplingParams
 INVALID_TOKEN_ID = -1
 """Stands for a row whose logits were not numbers."""
 
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy: only between exact ties could a draw choose, and float32 makes the smallest 0."""
+
 _MASK64 = (1 << 64) - 1
 
 
@@ -26,7 +29,7 @@ def sample(logits: torch.Tensor, params: Sequence[SamplingParams], draws: Sequen
     A greedy row ignores its draw. Rows without a finite maximum give `INVALID_TOKEN_ID`.
     """
     top, greedy = logits.max(dim=-1)
-    drawing = [row for row, p in enumerate(params) if p.temperature > 0.0]
+    drawing = [row for row, p in enumerate(params) if p.temperature >= GREEDY_BELOW]
     if drawing:
         rows = upload(drawing, torch.int64, logits.device)
         drawn = _draw(logits.index_select(0, rows), [params[r] for r in drawing], [draws[r] for r in drawing])
@@ -47,7 +50,7 @@ def _splitmix64(value: int) -> int:
 
 
 def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> torch.Tensor:
-    """Draw from softmax(logits / temperature) after top-k, then top-p. All rows have a temperature above 0."""
+    """Draw from softmax(logits / temperature) after top-k, then top-p. All rows have one of at least `GREEDY_BELOW`."""
     device = logits.device
     temperatures = upload([p.temperature for p in params], torch.float32, device)
     # The maximum is taken off before dividing, so that no temperature, however small, can overflow.

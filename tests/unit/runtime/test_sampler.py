@@ -80,9 +80,10 @@ def test_seed_and_number_choose_the_draw() -> None:
     assert 0.0 <= uniform(2**70, 0) < 1.0
 
 
-def test_tiny_temperature_is_greedy_and_not_nan() -> None:
+@pytest.mark.parametrize("temperature", [9e-6, 1e-30, 1e-46, 5e-324])
+def test_tiny_temperature_is_greedy_and_not_nan(temperature: float) -> None:
     logits = torch.randn(16, 300, generator=torch.Generator().manual_seed(1)) * 30
-    drawn = sample(logits, [params(temperature=1e-30)] * 16, [uniform(i, 0) for i in range(16)])
+    drawn = sample(logits, [params(temperature=temperature)] * 16, [uniform(i, 0) for i in range(16)])
     assert torch.equal(drawn, logits.argmax(-1))
 
 
