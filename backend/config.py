@@ -31,6 +31,8 @@ GPU_MAX_SEQS = 256
 CPU_HARD_TOKENS = 1024
 GPU_HARD_TOKENS = 8192
 CPU_KV_BYTES = GIB
+MAX_SEQS = 16_384
+MAX_TOKEN_BUDGET = 1 << 20
 GPU_RESERVE_BYTES = GIB
 """GPU memory left to activations, logits and the encoder cache when the KV cache takes the rest."""
 
@@ -107,9 +109,13 @@ class EngineConfig:
         "token budget of one step, at least --max-num-seqs, which a smaller budget lowers where it is not given "
         f"(default: {CPU_TOKEN_BUDGET} on a CPU, {GPU_TOKEN_BUDGET} on a GPU)",
         at_least=1,
+        at_most=MAX_TOKEN_BUDGET,
     )
     max_num_seqs: int | None = _flag(
-        None, f"most requests running at once (default: {CPU_MAX_SEQS} on a CPU, {GPU_MAX_SEQS} on a GPU)", at_least=1
+        None,
+        f"most requests running at once (default: {CPU_MAX_SEQS} on a CPU, {GPU_MAX_SEQS} on a GPU)",
+        at_least=1,
+        at_most=MAX_SEQS,
     )
     step_policy: str = _flag(
         "stall-free",
@@ -135,7 +141,7 @@ class EngineConfig:
     enable_prefix_caching: bool = _flag(
         True, "compute a repeated prompt prefix anew instead of reusing its KV (default: reused)", off_flag=True
     )
-    max_request_bytes: int = _flag(32 * MIB, "largest request body in bytes", at_least=1024)
+    max_request_bytes: int = _flag(32 * MIB, "largest request body in bytes", at_least=1024, at_most=GIB)
     max_image_pixels: int = _flag(
         64_000_000, "largest image in pixels, checked before it is decoded", at_least=1, at_most=PILLOW_PIXELS
     )
@@ -182,6 +188,11 @@ class EngineConfig:
         if self.max_model_len is not None and self.max_model_len > spec.max_model_len:
             raise ConfigError(
                 f"--max-model-len {self.max_model_len} is more than the model's own {spec.max_model_len} tokens"
+            )
+        memory = hardware.memory_total_bytes
+        if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes > memory:
+            raise ConfigError(
+                f"--kv-cache-memory-bytes {self.kv_cache_memory_bytes} is more than the {memory} bytes of memory here"
             )
         return dataclasses.replace(
             self,

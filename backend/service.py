@@ -24,7 +24,7 @@ from backend.sched.latency_target import DEFAULT_STRETCH, LatencyTarget
 from backend.sched.policy import StallFree, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.text import RequestBuilder, SamplingDefaults
-from backend.types import Request, SamplingParams, SchedulerLimits
+from backend.types import FinishReason, Request, SamplingParams, SchedulerLimits
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter, ModelSpec
@@ -196,7 +196,11 @@ def _warm_up(adapter: ModelAdapter, scheduler: Scheduler, runner: StepRunner) ->
     prompt = adapter.prepare([{"role": "user", "content": parts}], images)
     scheduler.submit(Request("warm-up", prompt, SamplingParams(max_tokens=2, temperature=0.0)))
     while (step := scheduler.schedule()) is not None:
-        scheduler.apply(runner.execute(step))
+        for event in scheduler.apply(runner.execute(step)):
+            if event.finish_reason is FinishReason.ERROR:
+                raise ModelLoadError(
+                    f"the model cannot be used: its first answer failed ({event.error}); check its weights, and --dtype"
+                )
 
 
 @contextmanager

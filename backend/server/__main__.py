@@ -42,12 +42,40 @@ class _Stopped(BaseException):
     """A signal asked this process to end. No Exception: nothing on the way may take it for a failure."""
 
 
+class _Stop:
+    """The handler of the signals that end this process, and their memory.
+
+    The first one raises `_Stopped` wherever the process is; where that is a `__del__` or a callback from C, Python
+    drops it, and `check` raises it again. A second one meets a process that is on its way out, and ends it at once.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            os._exit(EXIT_OK)
+        self._asked = True
+        raise _Stopped
+
+    def check(self) -> None:
+        """Raise `_Stopped` if a signal has come."""
+        if self._asked:
+            raise _Stopped
+
+    def say(self, line: str) -> None:
+        """Tell a person what comes next, unless nothing should."""
+        self.check()
+        _say(line)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `watchword serve` with these arguments (None: the process's own); returns the exit code."""
+    stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+        signal.signal(number, stop)
     try:
-        return serve(parse_args(argv))
+        return _serve(parse_args(argv), stop)
     except EngineError as error:
         sys.stderr.write(f"watchword: {error}\n")
         return EXIT_USAGE
@@ -55,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
 
 
-def serve(config: EngineConfig) -> int:
+def _serve(config: EngineConfig, stop: _Stop) -> int:
     """Load the model and serve it until a signal or the engine's death; returns the exit code.
 
-    Raises EngineError for what makes a start impossible.
+    Raises EngineError for what makes a start impossible, `_Stopped` for a signal before it serves.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     _settle_threads()
@@ -66,19 +94,20 @@ def serve(config: EngineConfig) -> int:
     try:
         from backend.service import build_service
 
+        stop.check()
         path, notice = _find_model(config)
-        service = build_service(config, path, _say)
+        service = build_service(config, path, stop.say)
         _say(f"Settings: {service.config.describe()}")
         if not config.api_key and not _is_loopback(listener.getsockname()[0]):
             _say("Warning: everyone who reaches this machine can use this server; --api-key asks them for a key")
         if notice:
             _say(notice)
-        return _run(service, listener)
+        return _run(service, listener, stop)
     finally:
         listener.close()
 
 
-def _run(service: Service, listener: socket.socket) -> int:
+def _run(service: Service, listener: socket.socket, stop: _Stop) -> int:
     from backend.server.app import create_app
     from backend.server.serving import Server
 
@@ -93,6 +122,7 @@ def _run(service: Service, listener: socket.socket) -> int:
         create_app(service), service, on_ready=lambda: _say(f"Serving {service.model_name} at {url}"), drain_s=DRAIN_S
     )
     service.engine.on_dead = server.end
+    stop.check()
     service.engine.start()
     with suppress(_Stopped):  # uvicorn sends itself the signal once more when it is done
         asyncio.run(server.serve(sockets=[listener]))
@@ -120,10 +150,6 @@ def _settle_threads() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(num_physical_cores()))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _say(f"Threads: OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']} OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']}")
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise _Stopped
 
 
 def _say(line: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
+from safetensors.torch import load_file, save_file
 
 from backend.config import EngineConfig
 from tests.api.conftest import Live
@@ -111,6 +113,46 @@ def test_a_signal_while_loading_ends_it_too(checkpoint: Callable[[str], Path]) -
         ends_in_time(server, signal.SIGINT)
 
 
+def test_two_signals_while_loading_end_it_clean(checkpoint: Callable[[str], Path]) -> None:
+    with process("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu") as server:
+        server.wait_for("Threads:")
+        server.send(signal.SIGINT)
+        time.sleep(0.01)
+        ends_in_time(server, signal.SIGINT)
+
+
+def test_a_signal_that_python_drops_is_remembered(checkpoint: Callable[[str], Path]) -> None:
+    code = """
+import os, signal, sys
+import backend.server.__main__ as entry
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+def find_model(config, find=entry._find_model):
+    Dropped()
+    return find(config)
+entry._find_model = find_model
+sys.exit(entry.main())
+"""
+    with process("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", code=code) as server:
+        assert server.end() == 0
+    printed = "\n".join(server.lines)
+    assert "Exception ignored" in printed
+    assert "Serving" not in printed
+
+
+def test_a_model_that_computes_no_numbers_is_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    path = Path(shutil.copytree(checkpoint("llama"), tmp_path / "broken"))
+    weights = load_file(path / "model.safetensors")
+    weights["model.norm.weight"].fill_(float("nan"))
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    with process("--model", str(path), "--port", "0", "--device", "cpu") as server:
+        assert server.end() == 2
+    assert server.lines[-1].startswith("watchword: the model cannot be used: its first answer failed")
+    assert "not finite numbers" in server.lines[-1]
+    assert "Traceback" not in "\n".join(server.lines)
+
+
 def test_a_busy_port_is_refused_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -129,13 +171,13 @@ def test_a_busy_port_is_refused_before_anything_is_loaded() -> None:
         (("--step-policy", "fifo"), "stall-free, prefill-first"),
         (("--target-itl-ms", "50"), "--step-policy latency-target"),
         (("--step-policy", "latency-target", "--target-itl-ms", "-1"), "--target-itl-ms is -1.0"),
-        (("--host", "not an address"), "--host not an address"),
+        (("--host", "not an address"), "port 0 on not an address cannot be used"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_code_2(flags: tuple[str, ...], words: str) -> None:
     with process("--port", "0", *flags) as server:
         assert server.end() == 2
-    assert server.lines[-1].startswith("watchword serve: ")
+    assert server.lines[-1].startswith("watchword: ")
     assert words in server.lines[-1]
     assert "Traceback" not in "\n".join(server.lines)
 
