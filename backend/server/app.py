@@ -14,13 +14,14 @@ from openai.types import Model
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.config import STEP_POLICIES
 from backend.engine import EngineState
 from backend.errors import EngineError, Rejected
 from backend.server.chat import check_model, create_chat_completion, read_body
-from backend.server.errors import ApiError, error_response
+from backend.server.errors import ApiError, error_response, gone_response
 from backend.service import Service
 
 MAX_STEPS = 2048
@@ -37,6 +38,7 @@ def create_app(service: Service) -> FastAPI:
     for kind in (EngineError, ApiError, HTTPException, Exception):
         app.add_exception_handler(kind, error_response)
     app.add_exception_handler(RequestValidationError, _validation_response)
+    app.add_exception_handler(ClientDisconnect, gone_response)
     if service.config.api_key:
         app.add_middleware(ApiKey, key=service.config.api_key)
     _add_openai_routes(app, service)

@@ -9,35 +9,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from backend.errors import Rejected
-from backend.server.errors import ApiError
+from backend.server.errors import CLIENT_GONE, ApiError
 from backend.server.protocol import ChatMessage, ChatRequest, TextPart, parse_chat_request
 from backend.server.reply import EventStream, Reply
 from backend.service import Service
 from backend.text import Answer, Conversation, ImagePart, SamplingWish
 from backend.types import RequestClass
 
-CLIENT_GONE = 499
-"""Status of a response that goes nowhere: its client has left."""
+T = TypeVar("T")
+
+MAX_STOPS = 16
 
 
 async def create_chat_completion(http: Request, service: Service) -> Response:
     """Answer one request, streamed or whole."""
     chat = parse_chat_request(await read_body(http, service.config.max_request_bytes))
     check_model(service, chat.model)
-    request = await service.builder.build(conversation_of(chat), wish_of(chat), class_of(http))
+    building = service.builder.build(conversation_of(chat), wish_of(chat), class_of(http))
+    request = await before_disconnect(http, building)
+    if request is None:
+        return Response(status_code=CLIENT_GONE)
     reply = Reply(service.model_name, Answer(service.engine, request, service.tokenizer))
     try:
         if chat.stream:
-            if await finished_before_disconnect(http, reply.answer.admitted()):
+            if await before_disconnect(http, _done(reply.answer.admitted())):
                 include_usage = bool(chat.stream_options and chat.stream_options.include_usage)
                 return EventStream(reply, include_usage=include_usage)
-        elif await finished_before_disconnect(http, reply.collect()):
+        elif await before_disconnect(http, _done(reply.collect())):
             reply.close()
             return Response(reply.whole(), media_type="application/json")
     except BaseException as error:
@@ -70,20 +74,22 @@ async def read_body(http: Request, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def finished_before_disconnect(http: Request, work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work` while watching the client; False if the client left first, and `work` was cancelled."""
+async def before_disconnect(http: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """What `work` returns, run while watching the client; None if the client left first, and `work` was cancelled."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_disconnected(http))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            return False
-        working.result()
-        return True
+        return working.result() if working.done() else None
     finally:
         working.cancel()
         leaving.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _done(work: Coroutine[Any, Any, None]) -> bool:
+    await work
+    return True
 
 
 async def _disconnected(http: Request) -> None:
@@ -106,6 +112,10 @@ def wish_of(chat: ChatRequest) -> SamplingWish:
     if None not in (chat.max_tokens, chat.max_completion_tokens) and chat.max_tokens != chat.max_completion_tokens:
         raise Rejected("max_tokens and max_completion_tokens differ: send one", param="max_tokens")
     stop = [chat.stop] if isinstance(chat.stop, str) else chat.stop or []
+    if len(stop) > MAX_STOPS:
+        raise Rejected(
+            f"stop holds {len(stop)} strings; at most {MAX_STOPS} are taken", param="stop", code="invalid_value"
+        )
     if "" in stop:
         raise Rejected("stop must not be empty text", param="stop", code="invalid_value")
     return SamplingWish(

@@ -15,6 +15,9 @@ from backend.errors import Cancelled, ConfigError, EngineDead, EngineError, Over
 
 log = logging.getLogger("watchword.server")
 
+CLIENT_GONE = 499
+"""Status of a response that goes nowhere: its client has left."""
+
 _BAD_REQUEST = "invalid_request_error"
 _SERVER_ERROR = "server_error"
 
@@ -67,6 +70,11 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
     log.error("a request failed", exc_info=error)
     body = error_body(f"the server failed ({type(error).__name__})", _SERVER_ERROR, code="internal_error")
     return HTTPStatus.INTERNAL_SERVER_ERROR, body, {}
+
+
+def gone_response(_: Request, error: Exception) -> Response:
+    """What becomes of a request whose client left while sending it: nothing, and no word in the log."""
+    return Response(status_code=CLIENT_GONE)
 
 
 def error_response(_: Request, error: Exception) -> Response:

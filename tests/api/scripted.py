@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from backend.config import EngineConfig
 from backend.engine import Engine
 from backend.errors import Rejected
-from backend.models.adapter import Message, ModelSpec
+from backend.models.adapter import Message, ModelSpec, TextParts
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.service import Service
@@ -57,6 +57,7 @@ class ScriptedAdapter:
             eos_token_ids=frozenset({self.id_of(EOS)}),
             image_token_id=self.id_of(IMAGE) if takes_images else None,
             max_embeds_per_image=NUM_EMBEDS if takes_images else 0,
+            min_embeds_per_image=NUM_EMBEDS if takes_images else 0,
         )
 
     def id_of(self, token: str) -> int:
@@ -95,6 +96,9 @@ class ScriptedAdapter:
         raise AssertionError("nothing is computed here")
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("nothing is computed here")
+
+    def text_parts(self) -> TextParts:
         raise AssertionError("nothing is computed here")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +49,47 @@ def test_a_client_that_leaves_before_its_whole_reply_does_too(scripted: Start) -
     with rig.live.http() as http, pytest.raises(httpx.ReadTimeout):
         http.post(PATH, json=LONG, timeout=0.3)
     assert cancelled_within_a_step(rig) < 200
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", PATH), ("PATCH", "/engine/config")])
+def test_a_client_that_leaves_while_it_sends_is_no_news(
+    scripted: Start, caplog: pytest.LogCaptureFixture, method: str, path: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    rig = scripted("abcdef")
+    host, port = rig.live.root.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
+        time.sleep(0.1)
+    with rig.live.http() as http:
+        assert http.post(PATH, json={"model": "scripted", "messages": HI}).status_code == 200
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+def test_a_client_that_leaves_while_its_request_is_prepared_frees_its_place(
+    scripted: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = scripted("abcdef")
+    may_go_on, seen = threading.Event(), []
+    prepare = rig.adapter.prepare
+
+    def slowly(messages: Any, images: Any) -> Any:
+        seen.append(messages[0]["content"])
+        assert may_go_on.wait(30)
+        return prepare(messages, images)
+
+    monkeypatch.setattr(rig.adapter, "prepare", slowly)
+    with rig.live.http() as http:
+        for words in ("first", "second", "third", "fourth"):
+            body = {**LONG, "messages": [{"role": "user", "content": words}]}
+            with pytest.raises(httpx.ReadTimeout):
+                http.post(PATH, json=body, timeout=0.2)
+    time.sleep(0.1)
+    may_go_on.set()
+    with rig.live.http() as http:
+        assert http.post(PATH, json={"model": "scripted", "messages": HI}).status_code == 200
+    assert seen == ["first", "second", "hi"], "what waited when its client left is never prepared"
+    assert len({chunk.request_id for step in rig.runner.steps for chunk in step.chunks}) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

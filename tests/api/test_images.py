@@ -78,6 +78,22 @@ def test_a_bad_image_is_refused_by_the_name_of_its_part(scripted: Start, uri: st
     assert uri[30:] not in str(caught.value) or len(uri) < 40
 
 
+def test_more_images_than_the_context_holds_are_refused_before_they_are_read(scripted: Start) -> None:
+    client = scripted().live.openai()
+    messages: Any = [{"role": "user", "content": [picture("data:image/png;base64,nothing")] * (256 // NUM_EMBEDS)}]
+    with pytest.raises(openai.BadRequestError, match="64 images take at least 256") as caught:
+        client.chat.completions.create(model="scripted", messages=messages)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_the_pixel_bound_of_a_request(scripted: Start) -> None:
+    client = scripted(max_image_pixels=48).live.openai()
+    messages: Any = [{"role": "user", "content": [picture(data_uri("red"))] * 5}]
+    with pytest.raises(openai.BadRequestError, match="240 pixels together, more than the 192") as caught:
+        client.chat.completions.create(model="scripted", messages=messages)
+    assert caught.value.code == "invalid_image"
+
+
 def test_the_pixel_bound(scripted: Start) -> None:
     client = scripted(max_image_pixels=47).live.openai()
     messages: Any = [{"role": "user", "content": [picture(data_uri("red"))]}]

@@ -13,7 +13,7 @@ import pytest
 
 from backend.errors import Overloaded
 from tests.api.conftest import Scripted
-from tests.api.scripted import scripted_limits
+from tests.api.scripted import IMAGE, scripted_limits
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 Start = Callable[..., Scripted]
@@ -57,6 +57,7 @@ def error_of(rig: Scripted, status: int, **fields: Any) -> dict[str, Any]:
         ({"stop": [""]}, "stop"),
         ({"stop": ["a", 1]}, "stop[1]"),
         ({"stop": 1}, "stop"),
+        ({"stop": ["a"] * 1000}, "stop"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"messages": []}, "messages"),
@@ -81,6 +82,27 @@ def test_a_bad_field_is_a_400_with_its_name(rig: Scripted, fields: dict[str, Any
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
     assert "\n" not in error["message"]
+
+
+def test_too_many_stops_name_the_limit(rig: Scripted) -> None:
+    assert error_of(rig, 400, stop=["a"] * 17)["message"] == "stop holds 17 strings; at most 16 are taken"
+    with rig.live.http() as http:
+        assert http.post(PATH, json={"model": "scripted", "messages": HI, "stop": ["z"] * 16}).status_code == 200
+
+
+def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(rig: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_chars = 256 * len(IMAGE) + 1
+    messages: Any = [{"role": "user", "content": "x" * num_chars}]
+
+    def prepare(*_: object) -> None:
+        raise AssertionError("too long to be looked at")
+
+    with monkeypatch.context() as patch, rig.live.http() as http:
+        patch.setattr(rig.adapter, "prepare", prepare)
+        reply = http.post(PATH, json={"model": "scripted", "messages": messages})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] == "context_length_exceeded"
+    assert f"the {num_chars} characters of the messages" in reply.json()["error"]["message"]
 
 
 def test_values_that_change_nothing_are_taken(rig: Scripted) -> None:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from backend.errors import Rejected
-from backend.image_input import decode_image
+from backend.image_input import REDUCING_GAP, open_image
 
 PARAM = "messages[0].content[1].image_url"
 
@@ -30,7 +30,7 @@ def uri(payload: bytes, kind: str = "image/png") -> str:
 
 
 def decode(text: str, max_pixels: int = 1_000_000) -> Image.Image:
-    return decode_image(text, param=PARAM, max_pixels=max_pixels)
+    return open_image(text, param=PARAM, max_pixels=max_pixels).decode()
 
 
 def pixel(image: Image.Image, x: int, y: int) -> Any:
@@ -100,6 +100,58 @@ def test_16_bits_are_scaled_not_clipped() -> None:
     ramp = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
     image = decode(uri(encoded(Image.fromarray(ramp), "PNG")))
     assert [image.getpixel((x, 0)) for x in range(4)] == [(v, v, v) for v in (0, 1, 128, 255)]
+
+
+def scene(width: int, height: int) -> Image.Image:
+    """Waves and an edge: something that a careless reduction would shift or smear."""
+    y, x = np.mgrid[:height, :width]
+    waves = [127 + 120 * np.sin(x / period + y / (2 * period)) for period in (90.0, 40.0, 25.0)]
+    pixels = np.stack(waves, axis=-1)
+    pixels[height // 3 : height // 2, width // 4 :] = (250, 20, 60)
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "RGBA", "L", "1", "CMYK", "I;16"])
+def test_a_far_larger_image_comes_reduced_and_means_the_same(kind: str) -> None:
+    image, side = scene(901, 652), 40
+    if kind == "RGBA":
+        image.putalpha(Image.linear_gradient("L").resize(image.size))
+    elif kind == "I;16":
+        image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+    elif kind in ("L", "1", "CMYK"):
+        image = image.convert(kind)
+    payload = encoded(image, "PNG" if kind in ("RGBA", "L", "1", "I;16") else "JPEG" if kind == "CMYK" else kind)
+    opened = open_image(uri(payload), param=PARAM, max_pixels=1_000_000)
+    whole, reduced = opened.decode(), opened.decode(side)
+    assert whole.size == (901, 652)
+    assert reduced.mode == "RGB"
+    assert reduced.size == (180, 130)
+    assert min(reduced.size) >= REDUCING_GAP * side
+    one, other = (np.asarray(i.resize((55, side), Image.Resampling.BICUBIC), np.float64) for i in (whole, reduced))
+    assert np.abs(one - other).mean() < 1.5
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_an_image_of_a_useful_size_comes_as_it_is(kind: str) -> None:
+    opened = open_image(uri(encoded(scene(300, 250), kind)), param=PARAM, max_pixels=1_000_000)
+    assert opened.decode(max_side=50).tobytes() == opened.decode().tobytes()
+
+
+def test_a_thin_image_keeps_its_shorter_side() -> None:
+    opened = open_image(uri(encoded(scene(4000, 60), "PNG")), param=PARAM, max_pixels=1_000_000)
+    assert opened.decode(max_side=50).size == (4000, 60)
+
+
+def test_a_reduced_image_is_turned_too() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    halves = HALVES.resize((640, 320), Image.Resampling.NEAREST)
+    for kind in ("JPEG", "PNG"):
+        opened = open_image(uri(encoded(halves, kind, exif=exif)), param=PARAM, max_pixels=1_000_000)
+        image = opened.decode(max_side=20)
+        assert image.height == 2 * image.width < 320
+        assert pixel(image, 2, 2)[0] > 150
+        assert pixel(image, 2, image.height - 3)[2] > 150
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "CMYK"])
