@@ -96,7 +96,7 @@ class EngineConfig:
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     quantization: str = _flag(
-        "none",
+        "auto",
         "number format of the text model's matrix products on a CPU (none: that of the weights; auto: whichever is "
         "fastest here, measured once)",
         choices=("auto", "none", "int8"),

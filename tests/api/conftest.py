@@ -110,7 +110,9 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
 @contextmanager
 def live_checkpoint(path: Path) -> Iterator[Live]:
     """A live server on a checkpoint, loaded as `serve` loads it; its model is called `tiny`."""
-    config = EngineConfig(model=str(path), served_model_name="tiny", device="cpu", max_model_len=512)
+    config = EngineConfig(
+        model=str(path), served_model_name="tiny", device="cpu", max_model_len=512, quantization="none"
+    )
     with live(build_service(config, str(path), lambda line: None)) as server:
         yield server
 

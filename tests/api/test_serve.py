@@ -87,8 +87,10 @@ def ends_in_time(server: Process, number: signal.Signals) -> None:
 def test_it_serves_until_a_signal_and_ends_clean(checkpoint: Callable[[str], Path]) -> None:
     path = str(checkpoint("llama"))
     with process("--model", path, "--port", "0", "--device", "cpu", "--api-key", "open sesame") as server:
-        url = server.wait_for("Serving llama at ").split()[-1]
+        # With every default, so that on a new machine kernels are compiled first.
+        url = server.wait_for("Serving llama at ", timeout_s=280).split()[-1]
         printed = "\n".join(server.lines)
+        assert "Text model: " in printed
         assert "OMP_NUM_THREADS=1" in printed
         assert "max_num_batched_tokens=64 max_num_seqs=32" in printed
         assert "step_policy=stall-free" in printed
@@ -108,13 +110,17 @@ def test_it_serves_until_a_signal_and_ends_clean(checkpoint: Callable[[str], Pat
 
 
 def test_a_signal_while_loading_ends_it_too(checkpoint: Callable[[str], Path]) -> None:
-    with process("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu") as server:
+    with process(
+        "--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", "--quantization", "none"
+    ) as server:
         server.wait_for("Threads:")
         ends_in_time(server, signal.SIGINT)
 
 
 def test_two_signals_while_loading_end_it_clean(checkpoint: Callable[[str], Path]) -> None:
-    with process("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu") as server:
+    with process(
+        "--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", "--quantization", "none"
+    ) as server:
         server.wait_for("Threads:")
         server.send(signal.SIGINT)
         time.sleep(0.01)
@@ -134,7 +140,9 @@ def find_model(config, find=entry._find_model):
 entry._find_model = find_model
 sys.exit(entry.main())
 """
-    with process("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", code=code) as server:
+    with process(
+        "--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", "--quantization", "none", code=code
+    ) as server:
         assert server.end() == 0
     printed = "\n".join(server.lines)
     assert "Exception ignored" in printed
@@ -146,7 +154,7 @@ def test_a_model_that_computes_no_numbers_is_refused(checkpoint: Callable[[str],
     weights = load_file(path / "model.safetensors")
     weights["model.norm.weight"].fill_(float("nan"))
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
-    with process("--model", str(path), "--port", "0", "--device", "cpu") as server:
+    with process("--model", str(path), "--port", "0", "--device", "cpu", "--quantization", "none") as server:
         assert server.end() == 2
     assert server.lines[-1].startswith("watchword: the model cannot be used: its first answer failed")
     assert "not finite numbers" in server.lines[-1]
@@ -195,7 +203,9 @@ def execute(self, step):
 Runner.execute = execute
 sys.exit(main())
 """
-    with process("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", code=code) as server:
+    with process(
+        "--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", "--quantization", "none", code=code
+    ) as server:
         url = server.wait_for("Serving llama at ").split()[-1]
         body = {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}
         reply = httpx.post(f"{url}/chat/completions", json=body, timeout=30)
@@ -206,7 +216,18 @@ sys.exit(main())
 def test_a_latency_target_is_measured_at_the_start_and_one_that_cannot_be_met_is_refused(
     checkpoint: Callable[[str], Path],
 ) -> None:
-    flags = ("--model", str(checkpoint("llama")), "--port", "0", "--device", "cpu", "--step-policy", "latency-target")
+    flags = (
+        "--model",
+        str(checkpoint("llama")),
+        "--port",
+        "0",
+        "--device",
+        "cpu",
+        "--quantization",
+        "none",
+        "--step-policy",
+        "latency-target",
+    )
     with process(*flags) as server:
         url = server.wait_for("Serving llama at ").split()[-1]
         printed = "\n".join(server.lines)

@@ -10,7 +10,13 @@ from playwright.sync_api import Browser
 
 from tests.e2e.browser import open_chromium
 
-SMALL_ENGINE = ("--max-num-seqs=8", "--max-num-batched-tokens=32", "--kv-cache-memory-bytes=50000000", "--device=cpu")
+SMALL_ENGINE = (
+    "--max-num-seqs=8",
+    "--max-num-batched-tokens=32",
+    "--kv-cache-memory-bytes=50000000",
+    "--device=cpu",
+    "--quantization=none",
+)
 
 
 @pytest.fixture(scope="session")
