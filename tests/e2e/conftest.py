@@ -25,9 +25,9 @@ def small_engine(checkpoint: Callable[[str], Path]) -> tuple[str, ...]:
     return (f"--model={checkpoint('fast_vlm')}", *SMALL_ENGINE)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One browser for this folder, and no longer: while playwright is up, a loop runs in the main thread, where other
-    folders' asynchronous tests need to start theirs."""
+    """One browser for a file of tests, and no longer: while playwright is up, a loop runs in the main thread, where
+    asynchronous tests need to start theirs."""
     with open_chromium() as browser:
         yield browser
