@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,13 +67,6 @@ def live(service: Service) -> Iterator[Live]:
         server.should_exit = True
         thread.join(10)
         assert not thread.is_alive(), "the server did not end"
-
-
-@pytest.fixture(autouse=True)
-def loggers_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's loggers as its own process has them: import-linter, run in this one, turns off all it finds."""
-    for name in ("watchword.server", "watchword.engine", "uvicorn", "uvicorn.error"):
-        monkeypatch.setattr(logging.getLogger(name), "disabled", False)
 
 
 @dataclass(frozen=True)

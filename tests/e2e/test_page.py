@@ -161,9 +161,10 @@ def test_a_conversation_starts_with_a_click_and_follows_the_answer(product: Prod
             expect(page.locator(".turn.mine")).to_have_text(question)
             expect(page.locator(".chip")).to_have_count(0)
             expect(page.locator(".turn.theirs")).to_have_attribute("data-state", "ok", timeout=LONG_MS)
-        for _ in range(4):
+        for num_answers in range(2, 6):
             page.get_by_label("Message").fill("And then?")
             page.get_by_label("Message").press("Enter")
+            expect(page.locator(".turn.theirs")).to_have_count(num_answers)
             expect(page.locator(".turn.theirs").last).to_have_attribute("data-state", "ok", timeout=LONG_MS)
         hidden = "talk => talk.scrollHeight - talk.scrollTop - talk.clientHeight"
         assert page.locator(".talk").evaluate(hidden) < 5
