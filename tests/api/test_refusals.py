@@ -211,7 +211,8 @@ async def test_a_full_queue_refuses_the_next(scripted: Start) -> None:
         )
     refused = [r for r in replies if isinstance(r, openai.RateLimitError)]
     assert refused
-    assert len(replies) - len(refused) >= 3
+    # Two wait; a third is let in only if the first was running before the others came.
+    assert len(replies) - len(refused) >= 2
     assert not [r for r in replies if isinstance(r, BaseException) and not isinstance(r, openai.RateLimitError)]
 
 
