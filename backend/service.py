@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from backend.config import EngineConfig
+from backend.conversation import SamplingDefaults
 from backend.engine import Engine, StepRunner
 from backend.errors import ConfigError, EngineError, ModelLoadError
 from backend.hardware import probe
 from backend.profile import Profile
+from backend.request_builder import RequestBuilder
 from backend.sched.cost import CostModel
 from backend.sched.latency_target import DEFAULT_STRETCH, LatencyTarget
 from backend.sched.policy import StallFree, make_policy
 from backend.sched.scheduler import Scheduler
-from backend.text import RequestBuilder, SamplingDefaults
 from backend.types import FinishReason, Request, SamplingParams, SchedulerLimits
 
 if TYPE_CHECKING:

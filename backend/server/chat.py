@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from backend.conversation import Conversation, ImagePart, SamplingWish
 from backend.errors import Rejected
 from backend.server.errors import CLIENT_GONE, ApiError
 from backend.server.protocol import ChatMessage, ChatRequest, TextPart, parse_chat_request
 from backend.server.reply import EventStream, Reply
 from backend.service import Service
-from backend.text import Answer, Conversation, ImagePart, SamplingWish
+from backend.text import Answer
 from backend.types import RequestClass
 
 T = TypeVar("T")

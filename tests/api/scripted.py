@@ -14,13 +14,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from backend.config import EngineConfig
+from backend.conversation import SamplingDefaults
 from backend.engine import Engine
 from backend.errors import Rejected
 from backend.models.adapter import Message, ModelSpec, TextParts
+from backend.request_builder import RequestBuilder
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.service import Service
-from backend.text import RequestBuilder, SamplingDefaults
 from backend.types import ImageInput, ImageSpan, Prepared, SchedulerLimits, Step, StepResult
 
 EOS, IMAGE = "<eos>", "<image>"

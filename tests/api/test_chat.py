@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from backend.text import SamplingDefaults
+from backend.conversation import SamplingDefaults
 from backend.types import RequestClass
 from tests.api.conftest import Live, Scripted
 from tests.api.scripted import scripted_limits

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-import backend.text
+import backend.request_builder
+from backend.conversation import Conversation, ImagePart, SamplingWish
 from backend.errors import Cancelled
 from backend.models.adapter import Message
-from backend.text import LIGHT_CHARS, Conversation, ImagePart, RequestBuilder, SamplingWish
+from backend.request_builder import LIGHT_CHARS, RequestBuilder
 from backend.types import Prepared, RequestClass
 from tests.api.scripted import ScriptedAdapter
 
@@ -103,7 +104,7 @@ async def test_big_texts_hold_up_one_another_and_no_small_one(adapter: Watching,
 async def test_many_pixels_make_a_small_body_heavy(
     adapter: Watching, builder: RequestBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend.text, "LIGHT_PIXELS", 1000)
+    monkeypatch.setattr(backend.request_builder, "LIGHT_PIXELS", 1000)
     adapter.may_go_on.clear()
     big = [build(builder, conversation(f"big {i}", picture(i))) for i in range(3)]
     await until_one_began(adapter)

@@ -1,0 +1,49 @@
+"""What a client says and how it wants to be answered, before any of it is read: values between server and builder.
+
+Knows nothing of HTTP or of the OpenAI API's field names beyond the `param` paths it is handed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from backend.models.adapter import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image as it came in: a URI, and the path of the request's part that holds it."""
+
+    uri: str = field(repr=False)
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages in HF's chat format, with the images they refer to in order of appearance. Never printed."""
+
+    messages: Sequence[Message] = field(repr=False)
+    images: Sequence[ImagePart] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What holds where a request says nothing: the OpenAI API's defaults, unless the model brings its own."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingWish:
+    """How a client wants its tokens chosen; None takes the default (`max_tokens`: all that is left of the context)."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False

@@ -1,0 +1,183 @@
+"""From a conversation to a Request.
+
+`RequestBuilder` runs the chat template, the image decoding and the processor on threads of its own, never on the event
+loop or the engine thread, and refuses what can never fit before any of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, overload
+
+from PIL import Image
+
+from backend.conversation import Conversation, SamplingDefaults, SamplingWish
+from backend.errors import Cancelled, Rejected
+from backend.image_input import EncodedImage, open_image
+from backend.models.adapter import ModelAdapter
+from backend.models.chat_template import texts_of
+from backend.types import Prepared, Request, RequestClass, SamplingParams
+
+T = TypeVar("T")
+
+LIGHT_CHARS = 1 << 20
+"""Text and encoded images of a light request together: what a thread reads in tens of milliseconds."""
+
+LIGHT_PIXELS = 16_000_000
+"""Pixels of a light request's images together."""
+
+LARGEST_IMAGES_PER_REQUEST = 4
+"""So many images of the largest size allowed, or more smaller ones, may come in one request."""
+
+
+class RequestBuilder:
+    """Makes complete Requests for one model. `close` ends its threads.
+
+    Heavy requests (much text, many pixels) have one thread among them, so that they hold up one another and take the
+    memory of one; light ones share the others.
+    """
+
+    def __init__(
+        self,
+        adapter: ModelAdapter,
+        *,
+        max_model_len: int,
+        max_image_pixels: int,
+        defaults: SamplingDefaults | None = None,
+        num_threads: int = 2,
+    ) -> None:
+        self._adapter = adapter
+        self._max_model_len = max_model_len
+        self._max_image_pixels = max_image_pixels
+        self._defaults = defaults or SamplingDefaults()
+        self._max_chars = max_model_len * max(map(len, adapter.tokenizer.get_vocab()))
+        self._light = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare")
+        self._heavy = ThreadPoolExecutor(1, thread_name_prefix="prepare-heavy")
+        self._closed = False
+
+    async def build(self, conversation: Conversation, wish: SamplingWish, request_class: RequestClass) -> Request:
+        """A Request with an id of its own; raises Rejected, naming the part, for what can never be answered.
+
+        Whoever cancels it cancels the work: what has not begun never does, and what has ends before its next image.
+        """
+        self._refuse_impossible(conversation)
+        gone = threading.Event()
+        try:
+            images = await self._open_images(conversation)
+            pictures = _Pictures(images, self._adapter.spec.max_image_side, gone)
+            heavy = _num_chars(conversation) > LIGHT_CHARS or sum(i.num_pixels for i in images) > LIGHT_PIXELS
+            prompt = await self._run(heavy, lambda: self._adapter.prepare(conversation.messages, pictures))
+        except asyncio.CancelledError:
+            gone.set()
+            if self._closed:
+                raise Cancelled("the server is stopping") from None
+            raise
+        return Request(f"chatcmpl-{uuid.uuid4().hex}", prompt, self._sampling(prompt, wish), request_class)
+
+    def close(self) -> None:
+        """End the threads; preparations that have not begun are dropped."""
+        self._closed = True
+        for threads in (self._light, self._heavy):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _refuse_impossible(self, conversation: Conversation) -> None:
+        """Refuse by counting alone what cannot fit the context, whatever its text and images are."""
+        spec, limit, images = self._adapter.spec, self._max_model_len, conversation.images
+        if images and not spec.takes_images:
+            raise Rejected("this model takes no images", param=images[0].param)
+        if len(images) * spec.min_embeds_per_image >= limit:
+            raise Rejected(
+                f"the context is {limit} tokens long, and {len(images)} images take at least "
+                f"{len(images) * spec.min_embeds_per_image}: send fewer",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        num_chars = sum(len(text) for text in texts_of(conversation.messages))
+        if num_chars > self._max_chars:
+            raise Rejected(
+                f"the context is {limit} tokens long, and the {num_chars} characters of the messages cannot fit: "
+                f"{self._max_chars} are the most it could hold; shorten them",
+                param="messages",
+                code="context_length_exceeded",
+            )
+
+    async def _open_images(self, conversation: Conversation) -> list[EncodedImage]:
+        parts, bound = conversation.images, self._max_image_pixels
+        if not parts:
+            return []
+        images = await self._run(
+            _num_chars(conversation) > LIGHT_CHARS,
+            lambda: [open_image(part.uri, param=part.param, max_pixels=bound) for part in parts],
+        )
+        num_pixels, most = sum(i.num_pixels for i in images), LARGEST_IMAGES_PER_REQUEST * bound
+        if num_pixels > most:
+            raise Rejected(
+                f"the images have {num_pixels} pixels together, more than the {most} allowed in one request "
+                f"({LARGEST_IMAGES_PER_REQUEST} times --max-image-pixels): send fewer or smaller ones",
+                param="messages",
+                code="invalid_image",
+            )
+        return images
+
+    async def _run(self, heavy: bool, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise Cancelled("the server is stopping")
+        return await asyncio.get_running_loop().run_in_executor(self._heavy if heavy else self._light, work)
+
+    def _sampling(self, prompt: Prepared, wish: SamplingWish) -> SamplingParams:
+        num_prompt, limit, defaults = len(prompt.token_ids), self._max_model_len, self._defaults
+        if num_prompt >= limit:
+            raise Rejected(
+                f"the context is {limit} tokens long, and the messages alone have {num_prompt}: shorten them",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        if wish.max_tokens is not None and num_prompt + wish.max_tokens > limit:
+            raise Rejected(
+                f"the context is {limit} tokens long, and {num_prompt + wish.max_tokens} were asked for "
+                f"({num_prompt} in the messages, {wish.max_tokens} in the answer): shorten either",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        return SamplingParams(
+            max_tokens=wish.max_tokens or limit - num_prompt,
+            temperature=defaults.temperature if wish.temperature is None else wish.temperature,
+            top_p=defaults.top_p if wish.top_p is None else wish.top_p,
+            top_k=defaults.top_k if wish.top_k is None else wish.top_k,
+            seed=wish.seed,
+            stop_token_ids=frozenset() if wish.ignore_eos else self._adapter.spec.eos_token_ids,
+            stop=wish.stop,
+            ignore_eos=wish.ignore_eos,
+        )
+
+
+class _Pictures(Sequence[Image.Image]):
+    """A request's images, each decoded whenever it is asked for, so that one at a time is in memory."""
+
+    def __init__(self, images: Sequence[EncodedImage], max_side: int, gone: threading.Event) -> None:
+        self._images = images
+        self._max_side = max_side
+        self._gone = gone
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @overload
+    def __getitem__(self, index: int) -> Image.Image: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Pictures: ...
+    def __getitem__(self, index: int | slice) -> Image.Image | _Pictures:
+        if isinstance(index, slice):
+            return _Pictures(self._images[index], self._max_side, self._gone)
+        if self._gone.is_set():
+            raise Cancelled("the client has left")
+        return self._images[index].decode(self._max_side)
+
+
+def _num_chars(conversation: Conversation) -> int:
+    """How much there is to read: text and encoded images."""
+    return sum(map(len, texts_of(conversation.messages))) + sum(len(part.uri) for part in conversation.images)
