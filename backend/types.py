@@ -195,10 +195,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of a Step: sampled ids by request, and requests or images whose computation failed, with the reason."""
+    """What came of a Step: new tokens by request, and requests or images whose computation failed, with the reason.
+
+    `sampled` has at least one token, in order, for each chunk that samples and did not fail.
+    """
 
     step_id: int
-    sampled: dict[str, int]
+    sampled: dict[str, tuple[int, ...]]
     failed_requests: dict[str, str] = field(default_factory=dict)
     failed_images: dict[str, str] = field(default_factory=dict)
 
@@ -207,6 +210,7 @@ class StepResult:
 class TokenEvent:
     """The scheduler's word on one request after a step: a token, an end, or both (the last token and its reason).
 
+    A step that gave a request several tokens has one event for each, in order.
     `error` explains `FinishReason.ERROR`. A stop token id is reported as `token_id=None` with reason `STOP`.
     """
 

@@ -58,7 +58,7 @@ class Runner:
             failed_images = self._advance_encoders(step)
             ready, failed = self._split_ready(step.chunks)
             sampled = self._compute(ready) if ready else {}
-        for request_id in [r for r, token_id in sampled.items() if token_id == INVALID_TOKEN_ID]:
+        for request_id in [r for r, token_ids in sampled.items() if INVALID_TOKEN_ID in token_ids]:
             del sampled[request_id]
             failed[request_id] = "the model's logits are not finite numbers"
         return StepResult(step.step_id, sampled, failed_requests=failed, failed_images=failed_images)
@@ -87,7 +87,7 @@ class Runner:
                 failed[chunk.request_id] = "an image's embeddings are not resident"
         return ready, failed
 
-    def _compute(self, chunks: list[Chunk]) -> dict[str, int]:
+    def _compute(self, chunks: list[Chunk]) -> dict[str, tuple[int, ...]]:
         tensors = build_step_tensors(
             chunks,
             block_size=self._block_size,
@@ -100,7 +100,7 @@ class Runner:
             return {}
         logits = self._text.logits(hidden.index_select(0, tensors.sample_rows))
         token_ids = sample(logits, [c.sampling for c in chosen], [_draw_for(c) for c in chosen])
-        return dict(zip((c.request_id for c in chosen), token_ids.tolist(), strict=True))
+        return {c.request_id: (token_id,) for c, token_id in zip(chosen, token_ids.tolist(), strict=True)}
 
     def _embed(self, tensors: StepTensors) -> torch.Tensor:
         """Embeddings [T, H]: the table's rows, and image rows where images are."""

@@ -102,7 +102,7 @@ class Scheduler:
         return step
 
     def apply(self, result: StepResult) -> tuple[TokenEvent, ...]:
-        """Take the result of the step in flight: one event for every request that got a token or came to its end."""
+        """Take the result of the step in flight: one event for every new token, and for every end without one."""
         assert self._in_flight is not None, "no step is in flight"
         step, seqs = self._in_flight
         assert result.step_id == step.step_id, f"result of step {result.step_id}, but {step.step_id} is in flight"
@@ -117,7 +117,7 @@ class Scheduler:
             if self._limits.enable_prefix_caching:
                 seq.table.publish(seq.block_keys(seq.computed // self._limits.block_size))
             if chunk.samples:
-                events.append(self._accept(seq, result.sampled[seq.request_id]))
+                events += self._accept(seq, result.sampled[seq.request_id])
         return tuple(events)
 
     def stats(self) -> SchedulerStats:
@@ -237,7 +237,16 @@ class Scheduler:
             self._retire(self._seqs[request_id])
         return [TokenEvent(request_id, None, FinishReason.ERROR, reason) for request_id, reason in reasons.items()]
 
-    def _accept(self, seq: Sequence, token_id: int) -> TokenEvent:
+    def _accept(self, seq: Sequence, token_ids: tuple[int, ...]) -> list[TokenEvent]:
+        """Take sampled tokens up to the one that ends the sequence, if one does."""
+        events: list[TokenEvent] = []
+        for token_id in token_ids:
+            events.append(self._accept_one(seq, token_id))
+            if events[-1].finish_reason:
+                break
+        return events
+
+    def _accept_one(self, seq: Sequence, token_id: int) -> TokenEvent:
         """Take a sampled token, and end the sequence if it is the last one."""
         if token_id in seq.request.sampling.stop_token_ids:
             self._retire(seq)

@@ -137,7 +137,7 @@ class ScriptedRunner:
             return StepResult(step.step_id, {}, failed_requests={c.request_id: self.fail_requests for c in step.chunks})
         if self.fail_images and step.encodes:
             return StepResult(step.step_id, {}, failed_images={e.image.key: self.fail_images for e in step.encodes})
-        sampled = {c.request_id: self._script[c.sample_index % len(self._script)] for c in step.chunks if c.samples}
+        sampled = {c.request_id: (self._script[c.sample_index % len(self._script)],) for c in step.chunks if c.samples}
         return StepResult(step.step_id, sampled)
 
     def close(self) -> None:

@@ -106,10 +106,10 @@ class ContractRunner:
         failed_images = dict.fromkeys(failed_images, "encoder failed")
         for key in failed_images:
             del self._slices_done[key], self._embeds[key]
-        sampled = {c.request_id: self.truths[c.request_id].next_token() for c in step.chunks if c.samples}
+        sampled = {c.request_id: (self.truths[c.request_id].next_token(),) for c in step.chunks if c.samples}
         return StepResult(
             step.step_id,
-            {key: token_id for key, token_id in sampled.items() if key not in failed_requests},
+            {key: token_ids for key, token_ids in sampled.items() if key not in failed_requests},
             failed_requests,
             failed_images,
         )
@@ -127,7 +127,7 @@ class ContractRunner:
             if event.finish_reason is FinishReason.ERROR:
                 assert event.error, "an error without a reason"
                 continue
-            token_id = result.sampled[event.request_id]
+            (token_id,) = result.sampled[event.request_id]
             if event.token_id is None:
                 assert event.finish_reason is FinishReason.STOP
                 assert token_id in truth.request.sampling.stop_token_ids

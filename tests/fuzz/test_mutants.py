@@ -215,13 +215,13 @@ def count_outputs_from_zero_after_preemption(patch: Patch) -> None:
 
 
 def lose_stop_tokens(patch: Patch) -> None:
-    original = Scheduler._accept
+    original = Scheduler._accept_one
 
     def accept(scheduler: Scheduler, seq: Sequence, token_id: int) -> TokenEvent:
         seq.request = replace(seq.request, sampling=replace(seq.request.sampling, stop_token_ids=frozenset()))
         return original(scheduler, seq, token_id)
 
-    patch.setattr(Scheduler, "_accept", accept)
+    patch.setattr(Scheduler, "_accept_one", accept)
 
 
 def sample_one_too_many(patch: Patch) -> None:

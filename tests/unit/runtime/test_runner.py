@@ -34,7 +34,7 @@ def encode(runner: Runner, picture: ImageInput, first: int, num: int) -> StepRes
 def test_a_step_samples_where_it_is_told(runner: Runner) -> None:
     quiet = Chunk("quiet", 0, (1, 2), (range(2),), (2,), (), False, 0, GREEDY, is_decode=False)
     result = runner.execute(Step(7, (chunk("a", 3, 4), quiet, chunk("b", 9))))
-    assert result == StepResult(7, {"a": 5, "b": 10})
+    assert result == StepResult(7, {"a": (5,), "b": (10,)})
 
 
 def test_an_empty_step_is_an_empty_result(runner: Runner) -> None:
@@ -47,7 +47,7 @@ def test_an_image_is_encoded_in_slices_and_its_rows_replace_placeholders(runner:
         assert encode(runner, picture, first, num) == StepResult(0, {})
         assert adapter.num_resumed == first + num
     result = runner.execute(Step(1, (chunk("a", 15, 15, embeds=(EmbedSlice("k", 1, 0, 2),)),)))
-    assert result.sampled == {"a": 9}, "the last token stands on the image's third row"
+    assert result.sampled == {"a": (9,)}, "the last token stands on the image's third row"
 
 
 def test_an_encoder_error_fails_its_image_alone(runner: Runner) -> None:
@@ -55,10 +55,10 @@ def test_an_encoder_error_fails_its_image_alone(runner: Runner) -> None:
     good = image("good", 1, [None, rows(4)])
     step = Step(1, (chunk("text", 1),), (EncodeSlice(bad, 0, 2), EncodeSlice(good, 0, 1)))
     result = runner.execute(step)
-    assert result.sampled == {"text": 2}
+    assert result.sampled == {"text": (2,)}
     assert result.failed_images == {"bad": "the vision encoder failed: RuntimeError: out of"}
     after = runner.execute(Step(2, (chunk("a", 15, embeds=(EmbedSlice("good", 0, 0, 1),)),)))
-    assert after.sampled == {"a": 5}
+    assert after.sampled == {"a": (5,)}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_encoder_that_breaks_its_word_fails_its_image(
 
 def test_a_chunk_without_its_image_fails_alone(runner: Runner) -> None:
     result = runner.execute(Step(1, (chunk("a", 15, embeds=(EmbedSlice("gone", 0, 0, 1),)), chunk("b", 1))))
-    assert result.sampled == {"b": 2}
+    assert result.sampled == {"b": (2,)}
     assert result.failed_requests == {"a": "an image's embeddings are not resident"}
 
 
@@ -95,14 +95,14 @@ def test_evictions_come_first(runner: Runner, adapter: ToyAdapter) -> None:
     assert adapter.closed == ["whole", "half", "half"]
     use = [chunk(key, 15, embeds=(EmbedSlice(key, 0, 0, 1),)) for key in ("whole", "half")]
     result = runner.execute(Step(2, tuple(use)))
-    assert result.sampled == {"half": 3}
+    assert result.sampled == {"half": (3,)}
     assert list(result.failed_requests) == ["whole"]
 
 
 def test_logits_that_are_not_numbers_fail_their_request(runner: Runner, adapter: ToyAdapter) -> None:
     adapter.poisoned_ids = {4}
     result = runner.execute(Step(1, (chunk("a", 4), chunk("b", 5))))
-    assert result.sampled == {"b": 6}
+    assert result.sampled == {"b": (6,)}
     assert result.failed_requests == {"a": "the model's logits are not finite numbers"}
 
 
@@ -112,7 +112,7 @@ def test_without_a_seed_the_request_is_one(runner: Runner) -> None:
     def draw(request_id: str, seed: int | None) -> list[int]:
         params = SamplingParams(max_tokens=1, temperature=50.0, seed=seed)
         chunks = [Chunk(request_id, 0, (1,), (range(1),), (0,), (), True, n, params, False) for n in range(40)]
-        return [runner.execute(Step(0, (c,))).sampled[request_id] for c in chunks]
+        return [runner.execute(Step(0, (c,))).sampled[request_id][0] for c in chunks]
 
     assert draw("a", None) == draw("a", None)
     assert draw("a", None) != draw("b", None)

@@ -177,7 +177,7 @@ def ride(machine: Machine, target_s: float, *, with_camera: bool = True, num_ste
             scheduler.submit(request(f"report {next(ids)}", 1200, max_tokens=4))
         step = scheduler.schedule()
         assert step is not None
-        events = scheduler.apply(StepResult(step.step_id, {c.request_id: 7 for c in step.chunks if c.samples}))
+        events = scheduler.apply(StepResult(step.step_id, {c.request_id: (7,) for c in step.chunks if c.samples}))
         alive.subtract(event.request_id.split()[0] for event in events if event.finish_reason)
         seconds = machine.time_s(step)
         scheduler.policy.observe(step, seconds)
