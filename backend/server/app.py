@@ -20,8 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from backend.config import STEP_POLICIES
 from backend.engine import EngineState
 from backend.errors import EngineError, Rejected
-from backend.server.chat import check_model, create_chat_completion, read_body
+from backend.server.chat import create_chat_completion
 from backend.server.errors import ApiError, error_response, gone_response
+from backend.server.intake import check_model, read_body
 from backend.service import Service
 
 MAX_STEPS = 2048

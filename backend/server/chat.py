@@ -6,24 +6,19 @@ them: every path out of here closes the reply, which cancels it in the engine un
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from backend.conversation import Conversation, ImagePart, SamplingWish
 from backend.errors import Rejected
-from backend.server.errors import CLIENT_GONE, ApiError
+from backend.server.errors import CLIENT_GONE
+from backend.server.intake import before_disconnect, check_model, class_of, done, read_body
 from backend.server.protocol import ChatMessage, ChatRequest, TextPart, parse_chat_request
 from backend.server.reply import EventStream, Reply
 from backend.service import Service
 from backend.text import Answer
-from backend.types import RequestClass
-
-T = TypeVar("T")
 
 MAX_STOPS = 16
 
@@ -39,10 +34,10 @@ async def create_chat_completion(http: Request, service: Service) -> Response:
     reply = Reply(service.model_name, Answer(service.engine, request, service.tokenizer))
     try:
         if chat.stream:
-            if await before_disconnect(http, _done(reply.answer.admitted())):
+            if await before_disconnect(http, done(reply.answer.admitted())):
                 include_usage = bool(chat.stream_options and chat.stream_options.include_usage)
                 return EventStream(reply, include_usage=include_usage)
-        elif await before_disconnect(http, _done(reply.collect())):
+        elif await before_disconnect(http, done(reply.collect())):
             reply.close()
             return Response(reply.whole(), media_type="application/json")
     except BaseException as error:
@@ -50,62 +45,6 @@ async def create_chat_completion(http: Request, service: Service) -> Response:
         raise
     reply.close("client gone")
     return Response(status_code=CLIENT_GONE)
-
-
-def check_model(service: Service, name: str) -> None:
-    """Raise a 404 unless `name` is the model served here."""
-    if name != service.model_name:
-        message = f"the model {name[:200]!r} does not exist here; this server has {service.model_name!r}"
-        raise ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
-
-
-async def read_body(http: Request, max_bytes: int) -> bytes:
-    """The request's body; raises a 413 as soon as it is known to be too large."""
-    too_large = ApiError(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request body is larger than {max_bytes} bytes", code="body_too_large"
-    )
-    declared = http.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > max_bytes:
-        raise too_large
-    body = bytearray()
-    async for piece in http.stream():
-        body += piece
-        if len(body) > max_bytes:
-            raise too_large
-    return bytes(body)
-
-
-async def before_disconnect(http: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """What `work` returns, run while watching the client; None if the client left first, and `work` was cancelled."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnected(http))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _done(work: Coroutine[Any, Any, None]) -> bool:
-    await work
-    return True
-
-
-async def _disconnected(http: Request) -> None:
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
-
-
-def class_of(http: Request) -> RequestClass:
-    """The request class a client asks for by header."""
-    name = http.headers.get("x-request-class", RequestClass.INTERACTIVE)
-    try:
-        return RequestClass(name)
-    except ValueError:
-        choices = " or ".join(RequestClass)
-        raise Rejected(f"X-Request-Class must be {choices}", param="X-Request-Class", code="invalid_value") from None
 
 
 def wish_of(chat: ChatRequest) -> SamplingWish:

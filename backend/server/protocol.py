@@ -1,20 +1,16 @@
-"""What a chat request may say, field by field, and how everything else is answered.
+"""What a chat request may say, field by field, by the rules of `backend.server.fields`.
 
-A field we accept, we honour. A known field of the OpenAI API that we do not support is refused by name, unless it has
-the value that changes nothing. Anything else is accepted, and logged once by name. Replies are built elsewhere, from
-`openai.types`.
+Replies are built elsewhere, from `openai.types`.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from backend.errors import Rejected
-
-log = logging.getLogger("watchword.server")
+from backend.server.fields import Body, check_extra, parse_body
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
@@ -65,34 +61,22 @@ _UNSUPPORTED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
 }
 """The same for one message; a reply that a client sends back as it came carries most of them as null."""
 
-_MAX_UNKNOWN_NAMES = 100
-"""So many names are logged; a client that makes up new ones fills neither memory nor log."""
 
-_MAX_FAULT_LEN = 200
-"""A fault may quote a wrong tag; it is not to carry a payload back."""
-
-_unknown_seen: set[str] = set()
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
-
-
-class TextPart(_Body):
+class TextPart(Body):
     """A piece of text."""
 
     type: Literal["text"]
     text: str
 
 
-class ImageUrl(_Body):
+class ImageUrl(Body):
     """Where an image is. `detail` is taken as the hint it is: the model's processor knows one way to see."""
 
     url: str
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class ImageUrlPart(_Body):
+class ImageUrlPart(Body):
     """An image, as a data: URI."""
 
     type: Literal["image_url"]
@@ -102,21 +86,21 @@ class ImageUrlPart(_Body):
 ContentPart = Annotated[TextPart | ImageUrlPart, Field(discriminator="type")]
 
 
-class ChatMessage(_Body):
+class ChatMessage(Body):
     """One message. Only a user's may hold images; only the assistant's may be empty."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[ContentPart] | None = None
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """What a stream carries beside the text."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
-class ChatRequest(_Body):
+class ChatRequest(Body):
     """Body of `POST /v1/chat/completions`. `top_k` and `ignore_eos` are vLLM's additions to the OpenAI API."""
 
     model: str
@@ -135,49 +119,10 @@ class ChatRequest(_Body):
 
 def parse_chat_request(body: bytes) -> ChatRequest:
     """Read a request body; raises Rejected, naming the field but never its contents."""
-    try:
-        request = ChatRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise _refusal(error) from None
-    _check_extra(request, _UNSUPPORTED, "")
+    request = parse_body(ChatRequest, body)
+    check_extra(request, _UNSUPPORTED, "", labels=_LABELS)
     for i, message in enumerate(request.messages):
-        _check_extra(message, _UNSUPPORTED_IN_MESSAGE, f"messages[{i}].")
+        check_extra(message, _UNSUPPORTED_IN_MESSAGE, f"messages[{i}].", labels=_LABELS)
     if request.stream_options is not None and not request.stream:
         raise Rejected("stream_options is only allowed with stream: true", param="stream_options")
     return request
-
-
-def _check_extra(body: _Body, unsupported: dict[str, tuple[Any, ...]], prefix: str) -> None:
-    for name, value in (body.model_extra or {}).items():
-        if name in unsupported:
-            if value not in unsupported[name]:
-                raise Rejected(f"{prefix}{name} is not supported", param=prefix + name, code="unsupported_parameter")
-        elif name not in _LABELS and name not in _unknown_seen and len(_unknown_seen) < _MAX_UNKNOWN_NAMES:
-            _unknown_seen.add(name)
-            log.warning("requests carry an unknown field, which is ignored: %.64r", name)
-
-
-def _refusal(error: ValidationError) -> Rejected:
-    """The deepest fault in words (a union reports one per member), with the field's path as the API writes it."""
-    fault = max(error.errors(include_input=False, include_url=False), key=lambda fault: len(fault["loc"]))
-    if fault["type"] == "json_invalid":
-        return Rejected(f"the request body is not valid JSON: {fault.get('ctx', {}).get('error')}", code="invalid_json")
-    param = _field_path(fault["loc"])
-    return Rejected(
-        f"{param or 'the request body'}: {fault['msg'][:_MAX_FAULT_LEN]}", param=param or None, code="invalid_value"
-    )
-
-
-def _field_path(location: tuple[int | str, ...]) -> str:
-    """`messages[0].content[1].text` for pydantic's location, which also names union members (`list[…]`, `str`) and,
-    behind an index into such a list, the tag of the part."""
-    path, in_union, after_index = "", False, False
-    for step in location:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif step == "str" or "[" in step:
-            in_union = True
-        elif not (in_union and after_index):
-            path += f".{step}" if path else step
-        after_index = isinstance(step, int)
-    return path
