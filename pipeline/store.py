@@ -1,7 +1,8 @@
 """Events on disk: rows in SQLite (write-ahead log, full-text search over captions), pictures as files beside it.
 
-A picture is whole on disk before its row is committed, so a row never points at nothing; a process killed in between
-leaves at most a picture without a row. Knows nothing of how events come about.
+A picture is whole on disk before its row is committed, and a row is gone before its picture is removed, so a row never
+points at nothing; a process killed in between leaves at most a picture without a row, which `sweep` finds. Knows
+nothing of how events come about, and decides nothing about how long they stay.
 """
 
 from __future__ import annotations
@@ -9,21 +10,23 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, replace
 from pathlib import Path
 
-from sqlalchemy import Engine, RowMapping, create_engine, select, text
+from sqlalchemy import Connection, Engine, RowMapping, Select, create_engine, delete, func, select, text
 from sqlalchemy import event as sa_event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from pipeline.events import Box, Event, EventStatus, Reason
-from pipeline.schema import EVENTS, migrate
+from pipeline.migrations.run import NewerDatabase, migrate
+from pipeline.picture_files import PictureFiles
+from pipeline.query import EventQuery
+from pipeline.schema import EVENTS
 
 DATABASE = "events.sqlite3"
-PICTURES = "pictures"
 BUSY_S = 10.0
 
 
@@ -37,82 +40,126 @@ class EventStore:
     def __init__(self, data_dir: Path) -> None:
         self._dir = Path(data_dir).expanduser()
         self._writing = threading.Lock()
-        try:
-            (self._dir / PICTURES).mkdir(parents=True, exist_ok=True)
+        with self._errors("cannot be used"):
+            self._pictures = PictureFiles(self._dir)
             self._check_writable()
             self._engine = _connect(self._dir / DATABASE)
             migrate(self._engine)
-        except (OSError, SQLAlchemyError) as error:
-            raise self._error("cannot be used", error) from error
 
     def add(self, event: Event, jpeg: bytes) -> Event:
         """Keep an event and its picture; both are on disk when this returns the event with its `jpeg_path`."""
-        day = time.strftime("%Y-%m-%d", time.gmtime(event.t_wall))
-        event = replace(event, jpeg_path=f"{PICTURES}/{day}/{event.event_id}.jpg")
-        try:
-            with self._writing:
-                _write_atomically(self._dir / str(event.jpeg_path), jpeg)
-                with self._engine.begin() as connection:
-                    connection.execute(EVENTS.insert().values(_to_row(event)))
-        except (OSError, SQLAlchemyError) as error:
-            raise self._error("cannot be written", error) from error
+        event = replace(event, jpeg_path=self._pictures.path_for(event.event_id, event.t_wall))
+        with self._errors("cannot be written"), self._writing:
+            self._pictures.write(str(event.jpeg_path), jpeg)
+            with self._engine.begin() as connection:
+                connection.execute(EVENTS.insert().values(**_to_row(event), jpeg_bytes=len(jpeg)))
         return event
 
     def recent(self, limit: int, before: str | None = None, camera: str | None = None) -> list[Event]:
-        """Up to `limit` events, the last ended first; only those that ended before the event `before`, if given."""
-        query = select(EVENTS).order_by(EVENTS.c.id.desc()).limit(limit)
-        if before is not None:
-            query = query.where(EVENTS.c.id < select(EVENTS.c.id).where(EVENTS.c.event_id == before).scalar_subquery())
-        if camera is not None:
-            query = query.where(EVENTS.c.camera == camera)
-        with self._engine.connect() as connection:
-            return [_to_event(row) for row in connection.execute(query).mappings()]
+        """Up to `limit` events, the last kept first; only those kept before the event `before`, if given."""
+        return self.find(EventQuery(camera=camera), limit, before)
+
+    def find(self, query: EventQuery, limit: int, before: str | None = None) -> list[Event]:
+        """Up to `limit` events that match, the last kept first; only those kept before the event `before`, if given."""
+        return self._read(query.newest_first(limit, before))
+
+    def search(self, words: str, limit: int) -> list[Event]:
+        """Up to `limit` events whose caption has all `words`, the last first."""
+        return self.find(EventQuery(words=words), limit)
+
+    def related(self, words: str, limit: int) -> list[Event]:
+        """Up to `limit` events whose caption has any of `words`, the best match first."""
+        return self._read(EventQuery(words=words, any_word=True).best_first(limit))
 
     def get(self, event_id: str) -> Event | None:
         """The event, or None."""
-        query = select(EVENTS).where(EVENTS.c.event_id == event_id)
-        with self._engine.connect() as connection:
-            row = connection.execute(query).mappings().first()
-        return None if row is None else _to_event(row)
-
-    def search(self, words: str, limit: int) -> list[Event]:
-        """Up to `limit` events whose caption has all `words`, the last first.
-
-        A word also finds its English inflections and longer words that begin with it. Nothing in `words` is an
-        operator: whatever a person types is looked for.
-        """
-        phrases = [f'"{word}"*' for word in words.replace('"', " ").split() if any(c.isalnum() for c in word)]
-        if not phrases:
-            return []
-        found = text("SELECT rowid FROM captions WHERE captions MATCH :phrases").bindparams(phrases=" ".join(phrases))
-        query = select(EVENTS).where(EVENTS.c.id.in_(found.columns(EVENTS.c.id).scalar_subquery()))
-        with self._engine.connect() as connection:
-            rows = connection.execute(query.order_by(EVENTS.c.id.desc()).limit(limit)).mappings()
-            return [_to_event(row) for row in rows]
+        return next(iter(self._read(select(EVENTS).where(EVENTS.c.event_id == event_id))), None)
 
     def jpeg(self, event_id: str) -> bytes | None:
         """The picture that was sent for this event; None without the event or its file."""
         event = self.get(event_id)
-        if event is None or event.jpeg_path is None:
-            return None
-        try:
-            return (self._dir / event.jpeg_path).read_bytes()
-        except FileNotFoundError:
-            return None
+        return None if event is None or event.jpeg_path is None else self._pictures.read(event.jpeg_path)
+
+    def num_events(self) -> int:
+        """How many events are kept."""
+        with self._errors("cannot be read"), self._engine.connect() as connection:
+            return connection.execute(select(func.count()).select_from(EVENTS)).scalar_one()
+
+    def num_bytes(self) -> int:
+        """What pictures and database take on disk, without pages of the database that are free for new rows."""
+        with self._errors("cannot be read"), self._engine.begin() as connection:
+            self._measure_old_rows(connection)
+            pictures = connection.execute(select(func.coalesce(func.sum(EVENTS.c.jpeg_bytes), 0))).scalar_one()
+            pages, free, page = (
+                connection.execute(text(f"PRAGMA {name}")).scalar_one()
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+        return int(pictures) + (pages - free) * page
+
+    def remove_oldest(self, limit: int, before_wall: float | None = None) -> tuple[int, int]:
+        """Remove up to `limit` events, the oldest first, and their pictures; with `before_wall` only older ones.
+
+        Returns how many went, and the bytes of their pictures.
+        """
+        oldest = select(EVENTS.c.id, EVENTS.c.jpeg_path, EVENTS.c.jpeg_bytes).order_by(EVENTS.c.t_wall).limit(limit)
+        if before_wall is not None:
+            oldest = oldest.where(EVENTS.c.t_wall < before_wall)
+        with self._errors("cannot be written"), self._writing:
+            with self._engine.begin() as connection:
+                rows = connection.execute(oldest).all()
+                connection.execute(delete(EVENTS).where(EVENTS.c.id.in_([row.id for row in rows])))
+            for row in rows:
+                if row.jpeg_path is not None:
+                    self._pictures.remove(row.jpeg_path)
+        return len(rows), sum(row.jpeg_bytes or 0 for row in rows)
+
+    def sweep(self) -> int:
+        """Remove pictures older than an hour that no event has, as a killed process may leave; returns their number."""
+        num_swept = 0
+        with self._errors("cannot be swept"):
+            for day, paths in self._pictures.days():
+                known = select(EVENTS.c.jpeg_path).where(EVENTS.c.jpeg_path.startswith(f"{day}/", autoescape=True))
+                with self._engine.connect() as connection:
+                    kept = set(connection.execute(known).scalars())
+                orphans = [path for path in paths if path not in kept]
+                for path in orphans:
+                    self._pictures.remove(path)
+                num_swept += len(orphans)
+        return num_swept
 
     def close(self) -> None:
         """Close the database. Callable more than once."""
         self._engine.dispose()
+
+    def _read(self, query: Select[tuple[object, ...]] | None) -> list[Event]:
+        if query is None:
+            return []
+        with self._errors("cannot be read"), self._engine.connect() as connection:
+            return [_to_event(row) for row in connection.execute(query).mappings()]
+
+    def _measure_old_rows(self, connection: Connection) -> None:
+        """Fill in the sizes of pictures that were kept before rows had a place for them."""
+        unknown = select(EVENTS.c.id, EVENTS.c.jpeg_path).where(EVENTS.c.jpeg_bytes.is_(None))
+        for row in connection.execute(unknown).all():
+            size = 0 if row.jpeg_path is None else self._pictures.size(row.jpeg_path)
+            connection.execute(EVENTS.update().where(EVENTS.c.id == row.id).values(jpeg_bytes=size))
 
     def _check_writable(self) -> None:
         probe = self._dir / f".writable-{os.getpid()}"
         probe.touch()
         probe.unlink()
 
-    def _error(self, what: str, error: OSError | SQLAlchemyError) -> StoreError:
-        cause = error.strerror if isinstance(error, OSError) else getattr(error, "orig", None)
-        detail = " ".join(str(cause or error).split())
-        return StoreError(f"data directory {self._dir} {what}: {detail}; choose another with --data-dir")
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Everything the disk and the database may say, as one `StoreError`."""
+        try:
+            yield
+        except NewerDatabase as error:
+            raise StoreError(f"data directory {self._dir} {what}: {error}, or choose another with --data-dir") from None
+        except (OSError, SQLAlchemyError) as error:
+            cause = error.strerror if isinstance(error, OSError) else getattr(error, "orig", None)
+            detail = " ".join(str(cause or error).split())
+            raise StoreError(f"data directory {self._dir} {what}: {detail}; choose another with --data-dir") from error
 
 
 def _connect(path: Path) -> Engine:
@@ -128,23 +175,9 @@ def _connect(path: Path) -> Engine:
     return engine
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
-    path.parent.mkdir(exist_ok=True)
-    part = path.with_suffix(".part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-
-
 def _to_row(event: Event) -> dict[str, object]:
     row: dict[str, object] = {
-        column.name: getattr(event, column.name) for column in EVENTS.columns if column.name != "id"
+        column.name: getattr(event, column.name) for column in EVENTS.columns if column.name not in ("id", "jpeg_bytes")
     }
     row["track_ids"] = json.dumps(event.track_ids)
     row["boxes"] = json.dumps([astuple(box) for box in event.boxes])
@@ -152,7 +185,7 @@ def _to_row(event: Event) -> dict[str, object]:
 
 
 def _to_event(row: RowMapping) -> Event:
-    fields = {name: value for name, value in row.items() if name != "id"}
+    fields = {name: value for name, value in row.items() if name not in ("id", "jpeg_bytes")}
     boxes: Sequence[Sequence[float]] = json.loads(row["boxes"])
     return Event(
         **{
