@@ -14,9 +14,10 @@ from starlette.responses import Response
 from backend.conversation import Conversation, ImagePart, SamplingWish
 from backend.errors import Rejected
 from backend.server.errors import CLIENT_GONE
+from backend.server.event_stream import EventStream
 from backend.server.intake import before_disconnect, check_model, class_of, done, read_body
 from backend.server.protocol import ChatMessage, ChatRequest, TextPart, parse_chat_request
-from backend.server.reply import EventStream, Reply
+from backend.server.reply import Reply
 from backend.service import Service
 from backend.text import Answer
 
@@ -36,7 +37,7 @@ async def create_chat_completion(http: Request, service: Service) -> Response:
         if chat.stream:
             if await before_disconnect(http, done(reply.answer.admitted())):
                 include_usage = bool(chat.stream_options and chat.stream_options.include_usage)
-                return EventStream(reply, include_usage=include_usage)
+                return EventStream(reply.events(include_usage=include_usage), reply.close)
         elif await before_disconnect(http, done(reply.collect())):
             reply.close()
             return Response(reply.whole(), media_type="application/json")

@@ -1,9 +1,8 @@
-"""An Answer in the OpenAI API's words: one reply, or a stream of events. Logs ids, counts and times, never content."""
+"""An Answer in the OpenAI API's words: one reply, or a stream of events."""
 
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,14 +12,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletio
 from openai.types.chat.chat_completion import Choice
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
-from starlette.responses import StreamingResponse
-from starlette.types import Send
 
 from backend.server.errors import describe
+from backend.server.event_stream import AnswerLog
 from backend.text import Answer
 from backend.types import FinishReason
-
-log = logging.getLogger("watchword.server")
 
 
 class Reply:
@@ -30,8 +26,7 @@ class Reply:
         self.answer = answer
         self._model_name = model_name
         self._created = int(time.time())
-        self._t_begin = time.monotonic()
-        self._t_first: float | None = None
+        self._log = AnswerLog()
         self._text = ""
         self._closed = False
 
@@ -74,22 +69,11 @@ class Reply:
             return
         self._closed = True
         self.answer.close()
-        request, now = self.answer.request, time.monotonic()
-        log.info(
-            "%s %s prompt_tokens=%d completion_tokens=%d images=%d ttft_s=%s total_s=%.3f end=%s",
-            request.request_id,
-            request.request_class.value,
-            len(request.prompt.token_ids),
-            self.answer.num_tokens,
-            len(request.prompt.images),
-            "-" if self._t_first is None else f"{self._t_first - self._t_begin:.3f}",
-            now - self._t_begin,
-            why or (self.answer.finish_reason or "client gone"),
-        )
+        self._log.write(self.answer, why)
 
     async def _pieces(self) -> AsyncIterator[str]:
         async for piece in self.answer.pieces():
-            self._t_first = self._t_first or time.monotonic()
+            self._log.first_piece()
             yield piece
 
     def _finish_reason(self) -> Any:
@@ -114,22 +98,3 @@ class Reply:
             **fields,
         )
         return b"data: " + chunk.model_dump_json(exclude_unset=True).encode() + b"\n\n"
-
-
-class EventStream(StreamingResponse):
-    """Server-sent events of one Reply, which is closed on every way out, a client's leaving included."""
-
-    def __init__(self, reply: Reply, *, include_usage: bool) -> None:
-        super().__init__(
-            reply.events(include_usage=include_usage),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-        )
-        self._reply = reply
-
-    async def stream_response(self, send: Send) -> None:
-        """Send until the end or the client's leave, then close."""
-        try:
-            await super().stream_response(send)
-        finally:
-            self._reply.close()
