@@ -32,6 +32,14 @@ class GateConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """How long events and their pictures are kept: at most `days` and at most `max_gb` (10^9 bytes); None: no limit."""
+
+    days: float | None = None
+    max_gb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RetryConfig:
     """How long the worker insists on a caption. `delays_s` is the wait before each further try, give or take a fifth.
 

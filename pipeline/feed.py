@@ -36,6 +36,13 @@ class CameraChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CameraRemoved:
+    """A camera is not watched any more; all its events have ended."""
+
+    camera_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class CaptionQueued:
     """A selection entered the queue; its picture is `jpeg`."""
 
@@ -59,7 +66,7 @@ class EventEnded:
     event: Event
 
 
-FeedItem = FrameSeen | CameraChanged | CaptionQueued | CaptionDelta | EventEnded
+FeedItem = FrameSeen | CameraChanged | CameraRemoved | CaptionQueued | CaptionDelta | EventEnded
 
 
 class Feed:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pipeline.events import EventStatus, Reason
 
-REASONS = {Reason.NEW_TRACK: "someone new", Reason.INTERVAL: "still in view"}
+REASONS = {
+    Reason.NEW_TRACK: "someone new",
+    Reason.CHANGE: "something changed",
+    Reason.INTERVAL: "still in view",
+}
 
 UNDESCRIBED = {
     EventStatus.FAILED: "not described",

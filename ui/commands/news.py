@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Callable
 
 from camera_sources.base import SourceState, SourceStatus
 from pipeline.events import Event, EventStatus
-from pipeline.feed import CameraChanged, EventEnded, FeedItem
+from pipeline.feed import CameraChanged, CameraRemoved, EventEnded, FeedItem
 from pipeline.jsonl import STDOUT
 from ui.words import REASONS, UNDESCRIBED
 
@@ -36,6 +36,10 @@ class News:
         match item:
             case CameraChanged():
                 self._camera(item.camera_id, item.status)
+            case CameraRemoved():
+                self._states.pop(item.camera_id, None)
+                self._was_live.discard(item.camera_id)
+                self._say(f"{item.camera_id} is not watched any more")
             case EventEnded():
                 self.num_by_status[item.event.status] += 1
                 self._say(describe_event(item.event))

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from camera_sources.base import SourceState, SourceStatus
 from pipeline.events import Event, EventStatus
-from pipeline.feed import CameraChanged, CaptionDelta, CaptionQueued, EventEnded, FeedItem, FrameSeen
+from pipeline.feed import CameraChanged, CameraRemoved, CaptionDelta, CaptionQueued, EventEnded, FeedItem, FrameSeen
 
 MAX_CARDS = 40
 MAX_FRAMES = 8
@@ -113,6 +113,8 @@ class Board:
                 self._camera(item.camera_id).frames.append(item)
             case CameraChanged():
                 self._change(self._camera(item.camera_id), item)
+            case CameraRemoved():
+                self.cameras.pop(item.camera_id, None)
             case CaptionQueued():
                 self._queue(item)
             case CaptionDelta():
