@@ -10,7 +10,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from backend.errors import ModelLoadError
 from backend.models.hf_adapter import require_text_family
 from backend.models.sliced import SlicedTower
-from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter
+from backend.models.tiled_vision import TiledVision
+from backend.models.vision_language import ProcessedImage
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from backend.models.checkpoint import Checkpoint
 
 
-class FastVlm(VisionLanguageAdapter):
+class FastVlm(TiledVision):
     """`ModelAdapter` of `FastVlmForConditionalGeneration` with a `LlavaProcessor`."""
 
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, processor: Any) -> None:
@@ -49,7 +50,7 @@ class FastVlm(VisionLanguageAdapter):
         return ProcessedImage(inputs["pixel_values"].float(), self._processor.replace_image_token(inputs, 0))
 
     def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
-        """See `VisionLanguageAdapter.encode_tile`."""
+        """See `TiledVision.encode_tile`."""
         return self._image_features(pixel_values=tile).pooler_output[0]
 
     def _placeholder_len(self) -> int:

@@ -14,7 +14,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from backend.errors import ModelLoadError
 from backend.models.hf_adapter import require_text_family
 from backend.models.sliced import SlicedTower
-from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter
+from backend.models.tiled_vision import TiledVision
+from backend.models.vision_language import ProcessedImage
 from backend.models.vision_slices import ByRows, ByStrips, measure_row_s, slice_blocks
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from backend.models.checkpoint import Checkpoint
 
 
-class SmolVlm(VisionLanguageAdapter):
+class SmolVlm(TiledVision):
     """`ModelAdapter` of `SmolVLMForConditionalGeneration` and `Idefics3ForConditionalGeneration`."""
 
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, processor: Any) -> None:
@@ -55,7 +56,7 @@ class SmolVlm(VisionLanguageAdapter):
         return ProcessedImage(inputs["pixel_values"][0].float(), self._processor.replace_image_token(inputs, 0))
 
     def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
-        """See `VisionLanguageAdapter.encode_tile`.
+        """See `TiledVision.encode_tile`.
 
         The tower's parts are called one by one: its own `forward` asks the device whether the mask hides anything, a
         wait per tile on a GPU, and here the answer is known.

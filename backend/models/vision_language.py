@@ -1,7 +1,7 @@
-"""What all vision-language families share: images into placeholders, spans and content keys; tiles into embeddings.
+"""What all vision-language families share: images into placeholders, spans, positions and content keys.
 
-A family says how one image becomes tiles and prompt text, and how its tower encodes one tile. Which rows of which image
-replace which tokens is worked out here, from the token ids themselves.
+A family says how one image becomes pixels and prompt text, and how its tower makes rows of them. Which rows of which
+image replace which tokens is worked out here, from the token ids themselves.
 """
 
 from __future__ import annotations
@@ -26,21 +26,27 @@ if TYPE_CHECKING:
 
     from backend.models.adapter import Message
     from backend.models.checkpoint import Checkpoint
-    from backend.models.sliced import SlicedTower
+    from backend.types import PositionRows
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessedImage:
-    """One image after its processor: `tiles` fp32 [n, 3, S, S] on the CPU, and the prompt text that stands for it."""
+    """One image after its processor: `pixels` fp32 on the CPU, and the prompt text that stands for it.
 
-    tiles: torch.Tensor
+    `pixels` are tiles [n, 3, S, S] or patches [P, K], as the family's tower wants them. `grid` says how many rows and
+    columns of embeddings the image is, for families whose positions follow them.
+    """
+
+    pixels: torch.Tensor
     placeholder: str
+    grid: tuple[int, int] = (0, 0)
 
 
 class VisionLanguageAdapter(HfAdapter):
     """`ModelAdapter` of a model that takes images, up to what differs between families.
 
-    A family sets itself up before it calls this constructor, which runs its tower once, on a small grey image.
+    `image_mark` is what the chat template writes where an image goes (default: the placeholder token itself). With
+    `atomic` no run of placeholders may be split between two chunks.
     """
 
     def __init__(
@@ -49,16 +55,17 @@ class VisionLanguageAdapter(HfAdapter):
         model: PreTrainedModel,
         processor: Any,
         *,
-        tower: SlicedTower,
         max_embeds_per_image: int,
         min_embeds_per_image: int,
         max_image_side: int,
+        image_token: str | None = None,
+        image_mark: str | None = None,
+        atomic: bool = False,
     ) -> None:
         image_token_id = model.config.image_token_id
-        if processor.tokenizer.convert_tokens_to_ids(processor.image_token) != image_token_id:
-            raise ModelLoadError(
-                f"model {checkpoint.source!r}: its tokenizer's {processor.image_token!r} is not its image token"
-            )
+        placeholder: str = image_token or processor.image_token
+        if processor.tokenizer.convert_tokens_to_ids(placeholder) != image_token_id:
+            raise ModelLoadError(f"model {checkpoint.source!r}: its tokenizer's {placeholder!r} is not its image token")
         super().__init__(
             checkpoint,
             model,
@@ -68,26 +75,34 @@ class VisionLanguageAdapter(HfAdapter):
         )
         self.spec = replace(self.spec, min_embeds_per_image=min_embeds_per_image, max_image_side=max_image_side)
         self._prompt_text = PromptText(processor.tokenizer)
-        self._image_token: str = processor.image_token
+        self._image_token = placeholder
+        self._image_mark = image_mark or placeholder
         self._image_token_id: int = image_token_id
+        self._is_atomic = atomic
         self._template = processor.chat_template or processor.tokenizer.chat_template
-        self._tower = tower
-        self._slices_per_tile = self._count_slices()
 
     @abstractmethod
     def process(self, image: Image.Image) -> ProcessedImage:
         """Run the family's image processor on one RGB image. Pure; thread-safe."""
 
     @abstractmethod
-    def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
-        """Rows [m, H] of one tile [1, 3, S, S], in one call of the tower."""
+    def num_slices(self, processed: ProcessedImage) -> int:
+        """How many slices `encode` will take for the image. Pure; thread-safe."""
+
+    @abstractmethod
+    def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
+        """See `ModelAdapter.encode`; `image.pixels` is what `process` made."""
+
+    def positions(self, num_tokens: int, runs: Sequence[tuple[ImageSpan, ProcessedImage]]) -> tuple[PositionRows, int]:
+        """Positions of a prompt with image `runs`, in order of place, and the delta of later tokens: here the index."""
+        return (range(num_tokens),), 0
 
     def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
         """See `ModelAdapter.prepare`. Raises `Rejected` also for text that contains the image placeholder."""
         self._check_messages(messages, len(images))
         marked = self._prompt_text.mark(chat_template.as_parts(messages))
         prompt = chat_template.render(self.tokenizer, self._template, marked)
-        pieces = prompt.split(self._image_token)
+        pieces = prompt.split(self._image_mark)
         if len(pieces) != len(images) + 1:
             raise Rejected(
                 f"the model's chat template places {len(pieces) - 1} of {len(images)} images", param="messages"
@@ -97,36 +112,15 @@ class VisionLanguageAdapter(HfAdapter):
         inputs = [self._to_input(p) for p in processed]
         expanded = pieces[0] + "".join(p.placeholder + rest for p, rest in zip(processed, pieces[1:], strict=True))
         token_ids = self._prompt_text.encode(expanded)
+        runs = self._find_runs(token_ids, inputs)
+        rows, delta = self.positions(len(token_ids), [(span, processed[i]) for i, span in runs])
         return Prepared(
             token_ids=token_ids,
             images=tuple({i.key: i for i in inputs}.values()),
-            spans=self._find_spans(token_ids, inputs),
-            positions=(range(len(token_ids)),),
+            spans=tuple(span for _, span in runs),
+            positions=rows,
+            decode_delta=delta,
         )
-
-    def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
-        """See `ModelAdapter.encode`: tile after tile, each paused where the tower pauses.
-
-        A tile is encoded by itself, whatever its pixels: in a batch, HF takes an all-zero tile for padding and drops
-        its rows.
-        """
-        tiles = image.pixels
-        assert isinstance(tiles, torch.Tensor), "an image of this adapter's own making"
-        rows: list[torch.Tensor] = []
-        for index in range(len(tiles)):
-            if rows:
-                yield
-            tile = self._to_device(tiles[index : index + 1])
-            rows.append((yield from self._tower.run(lambda tile=tile: self.encode_tile(tile))))
-        return torch.cat(rows)
-
-    def _count_slices(self) -> int:
-        """Slices of one tile: all of a family's tiles are of one shape, and where a tower pauses follows from it."""
-        from PIL import Image
-
-        tile = self._to_device(self.process(Image.new("RGB", (64, 64), "grey")).tiles[:1])
-        with torch.inference_mode():
-            return self._tower.count(lambda: self.encode_tile(tile))
 
     def _check_messages(self, messages: Sequence[Message], num_images: int) -> None:
         if chat_template.num_image_parts(messages) != num_images:
@@ -134,11 +128,11 @@ class VisionLanguageAdapter(HfAdapter):
                 f"the messages refer to {chat_template.num_image_parts(messages)} images, {num_images} were given",
                 param="messages",
             )
-        if any(self._image_token in text for text in chat_template.texts_of(messages)):
-            raise Rejected(
-                f"the text contains {self._image_token!r}, which this model keeps for images; reword it",
-                param="messages",
-            )
+        for word in dict.fromkeys((self._image_token, self._image_mark)):
+            if any(word in text for text in chat_template.texts_of(messages)):
+                raise Rejected(
+                    f"the text contains {word!r}, which this model keeps for images; reword it", param="messages"
+                )
 
     def _process_or_reject(self, index: int, image: Image.Image) -> ProcessedImage:
         try:
@@ -150,37 +144,41 @@ class VisionLanguageAdapter(HfAdapter):
             ) from error
 
     def _to_input(self, processed: ProcessedImage) -> ImageInput:
-        tiles = processed.tiles.contiguous()
+        pixels = processed.pixels.contiguous()
         digest = blake2b(digest_size=16)
-        # The tiles are what is encoded; with the family and the placeholder they hold all that processing decided.
-        digest.update(repr((self.spec.family, tuple(tiles.shape), tiles.dtype, processed.placeholder)).encode())
-        digest.update(tiles.numpy().data)
+        # The pixels are what is encoded; with the rest they hold all that processing decided.
+        rest = (self.spec.family, tuple(pixels.shape), pixels.dtype, processed.placeholder, processed.grid)
+        digest.update(repr(rest).encode())
+        digest.update(pixels.numpy().data)
         return ImageInput(
             key=digest.hexdigest(),
             num_embeds=processed.placeholder.count(self._image_token),
-            num_slices=len(tiles) * self._slices_per_tile,
-            pixels=tiles,
+            num_slices=self.num_slices(processed),
+            pixels=replace(processed, pixels=pixels),
         )
 
-    def _find_spans(self, token_ids: tuple[int, ...], images: Sequence[ImageInput]) -> tuple[ImageSpan, ...]:
-        """The runs of placeholders, handed to the images in order; no run reaches from one image into the next."""
+    def _find_runs(self, token_ids: tuple[int, ...], images: Sequence[ImageInput]) -> list[tuple[int, ImageSpan]]:
+        """The runs of placeholders, handed to the images in order, each with the number of its image.
+
+        No run reaches from one image into the next.
+        """
         places = [i for i, token_id in enumerate(token_ids) if token_id == self._image_token_id]
         if len(places) != sum(i.num_embeds for i in images):
             raise Rejected(
                 f"the prompt has {len(places)} image placeholders for {sum(i.num_embeds for i in images)} image rows",
                 param="messages",
             )
-        spans: list[ImageSpan] = []
+        runs: list[tuple[int, ImageSpan]] = []
         first = 0
-        for image in images:
+        for number, image in enumerate(images):
             own = places[first : first + image.num_embeds]
             starts = [n for n in range(len(own)) if n == 0 or own[n] != own[n - 1] + 1]
             for n, end in zip(starts, [*starts[1:], len(own)], strict=True):
-                spans.append(ImageSpan(start=own[n], length=end - n, key=image.key, offset=n))
+                runs.append((number, ImageSpan(own[n], end - n, image.key, offset=n, atomic=self._is_atomic)))
             first += image.num_embeds
-        return tuple(spans)
+        return runs
 
-    def _to_device(self, tile: torch.Tensor) -> torch.Tensor:
+    def _to_device(self, pixels: torch.Tensor) -> torch.Tensor:
         if self.device.type == "cpu":
-            return tile.to(self.dtype)
-        return tile.pin_memory().to(self.device, non_blocking=True).to(self.dtype)
+            return pixels.to(self.dtype)
+        return pixels.pin_memory().to(self.device, non_blocking=True).to(self.dtype)

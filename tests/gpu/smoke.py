@@ -157,7 +157,7 @@ def generate(runner: Runner, prompts: list[Prepared], count_syncs: bool) -> tupl
 def judge(model: Any, prompt: Prepared, tokens: list[int]) -> tuple[int, float]:
     """Against CPU float32 logits of the same text: tokens that are the best, and the worst distance from the best."""
     ids = torch.tensor([[*prompt.token_ids, *tokens]])
-    pixels = {"pixel_values": prompt.images[0].pixels[None]} if prompt.images else {}  # type: ignore[index]
+    pixels = {"pixel_values": prompt.images[0].pixels.pixels[None]} if prompt.images else {}  # type: ignore[attr-defined]
     with torch.inference_mode():
         logits = model(input_ids=ids, **pixels).logits[0, len(prompt.token_ids) - 1 : -1]
     chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
