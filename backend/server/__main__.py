@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from backend.config import EngineConfig
 from backend.errors import EngineError
-from backend.hardware import num_physical_cores
+from backend.hardware import settle_threads
 from backend.server.arguments import parse_args
 from backend.server.port import port_refusal, take_port
 
@@ -89,7 +89,7 @@ def _serve(config: EngineConfig, stop: _Stop) -> int:
     Raises EngineError for what makes a start impossible, `_Stopped` for a signal before it serves.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    _settle_threads()
+    _say(f"Threads: {settle_threads()}")
     listener = take_port(config.host, config.port)
     try:
         from backend.service import build_service
@@ -143,13 +143,6 @@ def _find_model(config: EngineConfig) -> tuple[str, str | None]:
 
 def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def _settle_threads() -> None:
-    """One compute thread per physical core, sleeping when idle, unless the environment says otherwise."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(num_physical_cores()))
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    _say(f"Threads: OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']} OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']}")
 
 
 def _say(line: str) -> None:

@@ -18,8 +18,8 @@ APP_NICENESS = 10
 
 
 def backend_child(engine: Mapping[str, Any], host: str, port: int) -> Child:
-    """The engine's server with the given flags, on all physical cores, its idle threads asleep instead of spinning."""
-    threads = {"OMP_NUM_THREADS": str(physical_cores()), "OMP_WAIT_POLICY": "PASSIVE"}
+    """The engine's server with the given flags, on all physical cores; how its threads wait is its own to say."""
+    threads = {"OMP_NUM_THREADS": str(physical_cores())}
     return Child(
         name="backend",
         argv=_python("backend.server", *to_argv({**engine, "host": host, "port": port})),

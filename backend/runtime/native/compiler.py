@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.errors import ConfigError
+from backend.hardware import IDLE_THREADS
 from backend.runtime.native.weights import find_obstacle
 
 if TYPE_CHECKING:
@@ -76,8 +77,9 @@ def _ready_numba() -> None:
         features += ",-prefer-256-bit"
     root = Path(os.environ.get("WATCHWORD_CACHE", "~/.cache/watchword")).expanduser()
     os.environ.setdefault(FEATURES, features)
-    # Numba's OpenMP is loaded with the first parallel loop, after this: idle threads sleep instead of spinning.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Numba's OpenMP is loaded with the first parallel loop, after this.
+    for name, value in IDLE_THREADS.items():
+        os.environ.setdefault(name, value)
     os.environ.setdefault(CACHE_DIR, str(kernel_cache(root)))
     if "numba" in sys.modules:
         from numba.core import config
