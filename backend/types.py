@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 PositionRows = tuple[Sequence[int], ...]
 """Rotary positions of consecutive tokens: R rows of equal length (R = 1, or 3 for M-RoPE). Rows may be `range`s."""
@@ -30,6 +31,18 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class Grammar(Protocol):
+    """What an answer may be, compiled: opaque to all but the sampler, and one request's alone."""
+
+    def mask(self, history: tuple[int, ...]) -> bytes:
+        """The tokens that may follow the outputs `history`: a bit for each token id, the lowest first in each byte.
+
+        Ids beyond the mask may not. A pure function of `history`, whatever was asked before; raises for a history that
+        the grammar does not allow, and when a limit of its work is exceeded.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to choose each next token.
@@ -37,6 +50,12 @@ class SamplingParams:
     `temperature` 0 is greedy. `top_p` 1 and `top_k` 0 are off. `seed` makes a request reproducible whatever its batch
     mates are; with None the request's id, which is fresh, takes its place. String stops belong to the text layer, which
     sees text; the engine knows `stop_token_ids` (the model's EOS ids are added by the text layer unless `ignore_eos`).
+
+    `min_p` 0 is off: it drops tokens less likely than that share of the likeliest. `presence_penalty` is taken off the
+    logit of every token of the output so far, `frequency_penalty` once for each time it came; `repetition_penalty` 1
+    is off: it divides positive logits of tokens of prompt and output, and multiplies negative ones. `logit_bias` is
+    added to the logits of these ids. `num_logprobs` asks for the log-probability of each token chosen and of that many
+    likeliest ones (0: the chosen alone). `grammar` says which tokens may come at all.
     """
 
     max_tokens: int
@@ -47,6 +66,40 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    num_logprobs: int | None = None
+    grammar: Grammar | None = field(default=None, repr=False, compare=False)
+    is_plain: bool = field(init=False, repr=False, compare=False)
+    """Whether the model's logits are chosen from as they are. Worked out once: it is asked of every row."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_plain", not (self.logit_bias or self.needs_history))
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the choice depends on the tokens that came before, beyond what the model makes of them."""
+        return (
+            self.grammar is not None
+            or self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities of one output token: its own, and (id, log-probability) of the likeliest, falling.
+
+    They are the model's own, of all tokens that the grammar allows, before bias, penalties and temperature.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +180,8 @@ class Chunk:
     `block_ids[i // block_size]` at `i % block_size`. `samples` says that the last token's logits choose the next
     token, which will be output number `sample_index` (0-based; with the seed it fixes the draw, so that a preempted
     sequence repeats itself). `is_decode` is for reading the step, not for computing it.
+    `prompt` and `history` are the sequence's prompt and output tokens so far, filled where the choice of the next token
+    needs them.
     """
 
     request_id: str
@@ -139,6 +194,8 @@ class Chunk:
     sample_index: int
     sampling: SamplingParams
     is_decode: bool
+    prompt: tuple[int, ...] = ()
+    history: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -197,13 +254,15 @@ class Step:
 class StepResult:
     """What came of a Step: new tokens by request, and requests or images whose computation failed, with the reason.
 
-    `sampled` has at least one token, in order, for each chunk that samples and did not fail.
+    `sampled` has at least one token, in order, for each chunk that samples and did not fail; `logprobs` is aligned with
+    it, for the requests that ask for them.
     """
 
     step_id: int
     sampled: dict[str, tuple[int, ...]]
     failed_requests: dict[str, str] = field(default_factory=dict)
     failed_images: dict[str, str] = field(default_factory=dict)
+    logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +277,7 @@ class TokenEvent:
     token_id: int | None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

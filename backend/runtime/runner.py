@@ -6,17 +6,18 @@ of sequences, queues or policies: a Step is complete in itself. On a GPU the sam
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from backend.runtime.batch import StepTensors, build_step_tensors
+from backend.runtime.choosing import Choice, choose
 from backend.runtime.encoder_cache import EncodeError, EncoderCache
 from backend.runtime.kv_pool import KvPool
-from backend.runtime.sampler import INVALID_TOKEN_ID, sample, uniform
+from backend.runtime.sampler import INVALID_TOKEN_ID
 from backend.runtime.text_backend import make_text
-from backend.types import Chunk, Step, StepResult
+from backend.types import Chunk, Step, StepResult, TokenLogprobs
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter
@@ -57,11 +58,20 @@ class Runner:
             # Chunks use embeddings of earlier steps, so what this step encodes is not looked at before the next one.
             failed_images = self._advance_encoders(step)
             ready, failed = self._split_ready(step.chunks)
-            sampled = self._compute(ready) if ready else {}
-        for request_id in [r for r, token_ids in sampled.items() if INVALID_TOKEN_ID in token_ids]:
-            del sampled[request_id]
-            failed[request_id] = "the model's logits are not finite numbers"
-        return StepResult(step.step_id, sampled, failed_requests=failed, failed_images=failed_images)
+            chosen, choice = self._compute(ready) if ready else ((), Choice([]))
+        failed |= choice.failed
+        sampled: dict[str, tuple[int, ...]] = {}
+        logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
+        for row, (chunk, token_id) in enumerate(zip(chosen, choice.token_ids, strict=True)):
+            if chunk.request_id in failed:
+                continue
+            if token_id == INVALID_TOKEN_ID:
+                failed[chunk.request_id] = "the model's logits are not finite numbers"
+                continue
+            sampled[chunk.request_id] = (token_id,)
+            if row in choice.logprobs:
+                logprobs[chunk.request_id] = (choice.logprobs[row],)
+        return StepResult(step.step_id, sampled, failed, failed_images, logprobs)
 
     def close(self) -> None:
         """End paused encoders. Call it on the thread that executed the steps."""
@@ -87,7 +97,8 @@ class Runner:
                 failed[chunk.request_id] = "an image's embeddings are not resident"
         return ready, failed
 
-    def _compute(self, chunks: list[Chunk]) -> dict[str, tuple[int, ...]]:
+    def _compute(self, chunks: list[Chunk]) -> tuple[Sequence[Chunk], Choice]:
+        """Run the model; what was chosen, a row for each chunk that samples."""
         tensors = build_step_tensors(
             chunks,
             block_size=self._block_size,
@@ -97,10 +108,9 @@ class Runner:
         hidden = self._text.forward(self._embed(tensors), tensors.positions, tensors.attention)
         chosen = tensors.sampling_chunks
         if not chosen:
-            return {}
+            return (), Choice([])
         logits = self._text.logits(hidden.index_select(0, tensors.sample_rows))
-        token_ids = sample(logits, [c.sampling for c in chosen], [_draw_for(c) for c in chosen])
-        return {c.request_id: (token_id,) for c, token_id in zip(chosen, token_ids.tolist(), strict=True)}
+        return chosen, choose(logits, chosen, [c.sample_index for c in chosen])
 
     def _embed(self, tensors: StepTensors) -> torch.Tensor:
         """Embeddings [T, H]: the table's rows, and image rows where images are."""
@@ -110,11 +120,3 @@ class Runner:
             assert rows is not None, "checked before the step was laid out"
             embeds[e.dest : e.dest + e.length] = rows[e.row : e.row + e.length]
         return embeds
-
-
-def _draw_for(chunk: Chunk) -> float:
-    """The chunk's number. Without a seed the request's id is one: fresh for each request, kept when preempted."""
-    seed = chunk.sampling.seed
-    if seed is None:
-        seed = int.from_bytes(blake2b(chunk.request_id.encode(), digest_size=8).digest())
-    return uniform(seed, chunk.sample_index)

@@ -50,11 +50,15 @@ def _splitmix64(value: int) -> int:
 
 
 def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> torch.Tensor:
-    """Draw from softmax(logits / temperature) after top-k, then top-p. All rows have one of at least `GREEDY_BELOW`."""
+    """Draw from softmax(logits / temperature) after min-p, top-k, top-p; all temperatures are above `GREEDY_BELOW`."""
     device = logits.device
     temperatures = upload([p.temperature for p in params], torch.float32, device)
     # The maximum is taken off before dividing, so that no temperature, however small, can overflow.
     scaled = (logits - logits.max(dim=-1, keepdim=True).values) / temperatures[:, None]
+    if any(p.min_p > 0.0 for p in params):
+        min_p = upload([p.min_p for p in params], torch.float64, device)
+        # The likeliest is at 0, so that a share of it is a distance: min_p 0 is minus infinity away.
+        scaled = scaled.masked_fill(scaled < min_p.log()[:, None], float("-inf"))
     if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
         scaled = _restrict(scaled, params)
     # Vocabulary order, not order of probability: a near tie that flips by rounding then moves no other token's share.

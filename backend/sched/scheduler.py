@@ -7,6 +7,8 @@ a time; one step in flight.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backend.errors import Overloaded, Rejected
 from backend.sched.admission import choose_victims, find_prefix, has_blocks_for
 from backend.sched.blocks import BlockPool, BlockTable
@@ -117,7 +119,7 @@ class Scheduler:
             if self._limits.enable_prefix_caching:
                 seq.table.publish(seq.block_keys(seq.computed // self._limits.block_size))
             if chunk.samples:
-                events += self._accept(seq, result.sampled[seq.request_id])
+                events += self._accept(seq, result)
         return tuple(events)
 
     def stats(self) -> SchedulerStats:
@@ -237,11 +239,15 @@ class Scheduler:
             self._retire(self._seqs[request_id])
         return [TokenEvent(request_id, None, FinishReason.ERROR, reason) for request_id, reason in reasons.items()]
 
-    def _accept(self, seq: Sequence, token_ids: tuple[int, ...]) -> list[TokenEvent]:
+    def _accept(self, seq: Sequence, result: StepResult) -> list[TokenEvent]:
         """Take sampled tokens up to the one that ends the sequence, if one does."""
         events: list[TokenEvent] = []
-        for token_id in token_ids:
-            events.append(self._accept_one(seq, token_id))
+        logprobs = result.logprobs.get(seq.request_id)
+        for index, token_id in enumerate(result.sampled[seq.request_id]):
+            event = self._accept_one(seq, token_id)
+            events.append(
+                replace(event, logprobs=logprobs[index]) if logprobs and event.token_id is not None else event
+            )
             if events[-1].finish_reason:
                 break
         return events

@@ -135,6 +135,7 @@ class Sequence:
             sample_index=self.num_outputs,
             sampling=self.request.sampling,
             is_decode=is_decode,
+            **self._past(samples=end == self.total),
         )
         self.computed = end
         self.served_step = step_id
@@ -177,6 +178,12 @@ class Sequence:
             parent = self._keys[-1].digest if self._keys else b""
             self._keys.append(BlockKey(parent, tuple(self._tokens[start : start + size]), images))
         return self._keys[:num_blocks]
+
+    def _past(self, *, samples: bool) -> dict[str, tuple[int, ...]]:
+        """Prompt and outputs for a chunk whose token is chosen by them; nothing for every other one."""
+        if not samples or not self.request.sampling.needs_history:
+            return {}
+        return {"prompt": self.request.prompt.token_ids, "history": tuple(self._tokens[self.prompt_len :])}
 
     def _positions(self, start: int, end: int) -> PositionRows:
         prompt = self.request.prompt

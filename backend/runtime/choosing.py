@@ -1,0 +1,70 @@
+"""From the logits of a step's rows to tokens: grammars, log-probabilities, penalties, then the draw.
+
+Rows of plain sampling go straight to the draw, and a step of nothing else pays nothing for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import torch
+
+from backend.runtime.grammar_mask import mask_rows
+from backend.runtime.logprobs import read_logprobs
+from backend.runtime.penalties import penalize
+from backend.runtime.sampler import sample, uniform
+from backend.runtime.upload import upload
+from backend.types import Chunk, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One token a row; `logprobs` by row where they were asked for, and requests that failed, with the reason."""
+
+    token_ids: list[int]
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def choose(logits: torch.Tensor, chunks: Sequence[Chunk], sample_indices: Sequence[int]) -> Choice:
+    """Choose from logits fp32 [n, V], which may be overwritten. Each row has its chunk and the number of its output."""
+    params = [chunk.sampling for chunk in chunks]
+    shaped = [row for row, p in enumerate(params) if not p.is_plain]
+    told = [row for row, p in enumerate(params) if p.num_logprobs is not None]
+    failed: dict[str, str] = {}
+    logprobs = torch.empty(0)
+    if shaped:
+        rows, own = _rows(logits, shaped), [chunks[row] for row in shaped]
+        changed = logits.index_select(0, rows)
+        failed = mask_rows(changed, own)
+        logits.index_copy_(0, rows, changed)
+        if told:
+            logprobs = _log_softmax(logits, told)
+        penalize(changed, own)
+        logits.index_copy_(0, rows, changed)
+    elif told:
+        logprobs = _log_softmax(logits, told)
+    draws = [_draw_for(chunk, index) for chunk, index in zip(chunks, sample_indices, strict=True)]
+    token_ids = sample(logits, params, draws).tolist()
+    if not told:
+        return Choice(token_ids, failed=failed)
+    chosen = read_logprobs(logprobs, [token_ids[row] for row in told], [params[row].num_logprobs or 0 for row in told])
+    return Choice(token_ids, dict(zip(told, chosen, strict=True)), failed)
+
+
+def _log_softmax(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    return torch.log_softmax(logits.index_select(0, _rows(logits, rows)), dim=-1)
+
+
+def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    return upload(rows, torch.int64, logits.device)
+
+
+def _draw_for(chunk: Chunk, sample_index: int) -> float:
+    """The row's number. Without a seed the request's id is one: fresh for each request, kept when preempted."""
+    seed = chunk.sampling.seed
+    if seed is None:
+        seed = int.from_bytes(blake2b(chunk.request_id.encode(), digest_size=8).digest())
+    return uniform(seed, sample_index)
