@@ -35,8 +35,8 @@ class GateConfig:
 class RetentionConfig:
     """How long events and their pictures are kept: at most `days` and at most `max_gb` (10^9 bytes); None: no limit."""
 
-    days: float | None = None
-    max_gb: float | None = None
+    days: float | None = 30.0
+    max_gb: float | None = 10.0
 
 
 @dataclass(frozen=True, slots=True)

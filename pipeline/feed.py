@@ -61,12 +61,24 @@ class CaptionDelta:
 
 @dataclass(frozen=True, slots=True)
 class EventEnded:
-    """An event ended (whatever its status); `event` is final and already stored."""
+    """An event ended (whatever its status); `event` is final and stored, unless the store is in trouble."""
 
     event: Event
 
 
-FeedItem = FrameSeen | CameraChanged | CameraRemoved | CaptionQueued | CaptionDelta | EventEnded
+@dataclass(frozen=True, slots=True)
+class StoreChanged:
+    """The store stopped taking events, takes them again (`reason` is empty then), or more of them wait meanwhile.
+
+    `num_waiting` events are still in memory and will be kept; `num_lost` there was no room for.
+    """
+
+    reason: str
+    num_waiting: int
+    num_lost: int
+
+
+FeedItem = FrameSeen | CameraChanged | CameraRemoved | CaptionQueued | CaptionDelta | EventEnded | StoreChanged
 
 
 class Feed:

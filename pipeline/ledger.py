@@ -1,7 +1,8 @@
 """Events from selection to end: every one ends exactly once, is kept (store, JSONL) and only then announced.
 
 Owns which events are open and the times they reached. Decides nothing: others say when and how an event ends.
-Everything here runs on the event loop; keeping happens on a thread, in the order in which events ended.
+Everything here runs on the event loop; keeping happens on a thread, in the order in which events ended. What the store
+refuses, on a full disk say, waits in memory and is offered again until it is taken.
 """
 
 from __future__ import annotations
@@ -11,21 +12,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from pipeline.archive import Archive, StoreError
+from pipeline.backlog import Backlog
 from pipeline.events import Caption, CaptionJob, Event, EventStatus
-from pipeline.feed import CaptionQueued, EventEnded, Feed
+from pipeline.feed import CaptionQueued, EventEnded, Feed, StoreChanged
 from pipeline.jsonl import JsonlWriter
 
 log = logging.getLogger(__name__)
 
-
-class Archive(Protocol):
-    """Where ended events are kept."""
-
-    def add(self, event: Event, jpeg: bytes) -> Event:
-        """Keep `event` and its picture; returns it with `jpeg_path` set. Raises if it cannot."""
-        ...
+RETRY_S = 5.0  # between two offers to a store that refuses
 
 
 @dataclass(slots=True)
@@ -34,6 +30,10 @@ class _Open:
     t_sent: float | None = None
     t_first_token: float | None = None
     t_last_token: float | None = None
+
+
+class _Offer:
+    """It is time to ask the store again."""
 
 
 class Ledger:
@@ -49,6 +49,9 @@ class Ledger:
         self._open: dict[str, _Open] = {}
         self._ended: asyncio.Queue[tuple[Event, bytes] | None] = asyncio.Queue()
         self._keeper: asyncio.Task[None] | None = None
+        self._backlog = Backlog()
+        self._trouble = ""  # why the store refuses; empty while it does not
+        self._told = StoreChanged("", 0, 0)
         self.num_by_status: Counter[EventStatus] = Counter()
 
     def start(self) -> None:
@@ -91,25 +94,60 @@ class Ledger:
         return True
 
     async def _keep(self) -> None:
-        while (item := await self._ended.get()) is not None:
-            event, jpeg = item
-            event = await asyncio.to_thread(self._save, event, jpeg)
-            self._feed.publish(EventEnded(event))
-            self._on_kept(event)
+        while (item := await self._next()) is not None:
+            if isinstance(item, _Offer):
+                await asyncio.to_thread(self._offer)
+            else:
+                event, jpeg = item
+                event = await asyncio.to_thread(self._save, event, jpeg)
+                self._feed.publish(EventEnded(event))
+                self._on_kept(event)
+            self._tell_of_store()
+        await asyncio.to_thread(self._offer)
+        if len(self._backlog):
+            log.error("%d events are not stored: %s", len(self._backlog), self._trouble)
+
+    async def _next(self) -> tuple[Event, bytes] | _Offer | None:
+        """What ended next, None at the end; an `_Offer` when events have waited for the store long enough."""
+        try:
+            return await asyncio.wait_for(self._ended.get(), RETRY_S if len(self._backlog) else None)
+        except TimeoutError:
+            return _Offer()
 
     def _save(self, event: Event, jpeg: bytes) -> Event:
-        """Store and line. What cannot be kept is said each time; it costs the record, never the running system."""
+        """Store and line. What cannot be kept costs the record for now, never the running system."""
         if self._store is not None:
-            try:
-                event = self._store.add(event, jpeg)
-            except Exception as error:
-                log.error("event %s is not stored: %s", event.event_id, error)
+            self._backlog.put(event, jpeg)
+            event = self._offer().get(event.event_id, event)
         if self._jsonl is not None:
             try:
                 self._jsonl.write(event)
             except Exception as error:
                 log.error("event %s is not written: %s", event.event_id, error)
         return event
+
+    def _offer(self) -> dict[str, Event]:
+        """Hand the store what waits for it, oldest first, until it refuses; returns what it kept, by id."""
+        kept: dict[str, Event] = {}
+        while self._store is not None and len(self._backlog):
+            event, jpeg = self._backlog.oldest()
+            try:
+                kept[event.event_id] = self._store.add(event, jpeg)
+            except StoreError as error:
+                self._trouble = str(error)
+                return kept
+            except Exception as error:  # an event that no store could keep must not hold up those behind it
+                log.error("event %s is not stored: %s", event.event_id, error)
+            self._backlog.take()
+        self._trouble = ""
+        return kept
+
+    def _tell_of_store(self) -> None:
+        """Announce that the store began to refuse, takes events again, or that more wait for it."""
+        news = StoreChanged(self._trouble, len(self._backlog), self._backlog.num_lost)
+        if news != self._told:
+            self._told = news
+            self._feed.publish(news)
 
 
 def _event(entry: _Open, status: EventStatus, caption: Caption | None, error: str | None) -> Event:

@@ -20,6 +20,7 @@ from sqlalchemy import event as sa_event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from pipeline.archive import StoreError
 from pipeline.events import Box, Event, EventStatus, Reason
 from pipeline.migrations.run import NewerDatabase, migrate
 from pipeline.picture_files import PictureFiles
@@ -28,10 +29,6 @@ from pipeline.schema import EVENTS
 
 DATABASE = "events.sqlite3"
 BUSY_S = 10.0
-
-
-class StoreError(Exception):
-    """The data directory cannot be used. One line that names it."""
 
 
 class EventStore:

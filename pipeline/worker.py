@@ -17,6 +17,7 @@ from camera_sources import cv
 from camera_sources.base import Source, SourceState
 from camera_sources.images import ImagesSource
 from camera_sources.open import open_source
+from pipeline.archive import Archive
 from pipeline.camera import Camera
 from pipeline.captioner import Captioner, OpenAICaptioner
 from pipeline.config import CameraConfig, GateConfig, PipelineConfig
@@ -25,7 +26,7 @@ from pipeline.events import CaptionJob, Event
 from pipeline.feed import CameraChanged, Feed
 from pipeline.jsonl import JsonlWriter
 from pipeline.lane import CaptionLane, at_once
-from pipeline.ledger import Archive, Ledger
+from pipeline.ledger import Ledger
 from pipeline.perception import Perception
 from pipeline.reader import Reader
 from pipeline.status import CameraReading, PipelineReading

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Callable
 
 from camera_sources.base import SourceState, SourceStatus
 from pipeline.events import Event, EventStatus
-from pipeline.feed import CameraChanged, CameraRemoved, EventEnded, FeedItem
+from pipeline.feed import CameraChanged, CameraRemoved, EventEnded, FeedItem, StoreChanged
 from pipeline.jsonl import STDOUT
 from ui.words import REASONS, UNDESCRIBED
 
@@ -25,6 +25,7 @@ class News:
         self._say = say
         self._states: dict[str, SourceState] = {}
         self._was_live: set[str] = set()
+        self._store_trouble = ""
 
     async def follow(self, feed: AsyncIterable[FeedItem]) -> None:
         """Tell everything until the feed ends."""
@@ -43,6 +44,8 @@ class News:
             case EventEnded():
                 self.num_by_status[item.event.status] += 1
                 self._say(describe_event(item.event))
+            case StoreChanged():
+                self._store(item)
             case _:
                 pass
 
@@ -56,6 +59,14 @@ class News:
 
     def _counted(self) -> list[tuple[EventStatus, int]]:
         return [(status, self.num_by_status[status]) for status in EventStatus if self.num_by_status[status]]
+
+    def _store(self, item: StoreChanged) -> None:
+        before, self._store_trouble = self._store_trouble, item.reason
+        if item.reason and item.reason != before:
+            self._say(f"events are not being stored: {item.reason} (they wait in memory)")
+        elif before and not item.reason:
+            lost = f"; {item.num_lost} were lost for lack of room" if item.num_lost else ""
+            self._say(f"events are stored again{lost}")
 
     def _camera(self, camera: str, status: SourceStatus) -> None:
         before = self._states.get(camera)

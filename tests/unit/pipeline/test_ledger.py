@@ -10,12 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pipeline.ledger
+from pipeline.archive import StoreError
+from pipeline.backlog import Backlog
 from pipeline.events import Caption, Event, EventStatus, Reason
-from pipeline.feed import CaptionQueued, EventEnded, Feed, FeedItem
+from pipeline.feed import CaptionQueued, EventEnded, Feed, FeedItem, StoreChanged
 from pipeline.jsonl import JsonlWriter
 from pipeline.ledger import Ledger
-from pipeline.store import EventStore, StoreError
+from pipeline.store import EventStore
 from tests.unit.pipeline.fakes import job, track
+from tests.unit.pipeline.test_jsonl import OK_EVENT
+from tests.unit.pipeline.waiting import until
 
 OPS = st.lists(
     st.tuples(st.sampled_from(["open", "sent", "words", "pause", *EventStatus]), st.integers(0, 5)), max_size=40
@@ -31,10 +36,10 @@ class MemoryStore:
 
     def __init__(self, refuses: bool = False) -> None:
         self.kept: list[Event] = []
-        self._refuses = refuses
+        self.refuses = refuses
 
     def add(self, event: Event, jpeg: bytes) -> Event:
-        if self._refuses:
+        if self.refuses:
             raise StoreError("data directory /full cannot be written: disk full")
         kept = replace(event, jpeg_path=f"{event.event_id}.jpg")
         self.kept.append(kept)
@@ -132,15 +137,54 @@ async def test_the_times_of_the_last_try_count() -> None:
     assert (broken.reason, broken.error, broken.caption, broken.model) == (Reason.INTERVAL, "gone", None, None)
 
 
-async def test_a_full_disk_costs_the_record_and_not_the_event(caplog: pytest.LogCaptureFixture) -> None:
-    feed = Feed()
-    ledger = Ledger(store=MemoryStore(refuses=True), jsonl=None, feed=feed, on_kept=lambda _: None)
+async def test_a_full_disk_delays_the_record_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Announced without its record, visibly; stored, in order, as soon as there is room."""
+    monkeypatch.setattr(pipeline.ledger, "RETRY_S", 0.01)
+    feed, store = Feed(), MemoryStore(refuses=True)
+    ledger = Ledger(store=store, jsonl=None, feed=feed, on_kept=lambda _: None)
 
     async def work() -> None:
-        ledger.open(job("e1", [1], Reason.NEW_TRACK))
-        ledger.try_end("e1", EventStatus.OK, caption=caption())
+        for event_id in ("e1", "e2"):
+            ledger.open(job(event_id, [1], Reason.NEW_TRACK))
+            ledger.try_end(event_id, EventStatus.OK, caption=caption())
+        await asyncio.sleep(0.05)
+        assert store.kept == []
+        store.refuses = False
+        await until(lambda: len(store.kept) == 2)
+        ledger.open(job("e3", [1], Reason.NEW_TRACK))
+        ledger.try_end("e3", EventStatus.OK, caption=caption())
 
     news = await news_of(feed, ledger, work())
-    assert isinstance(news[-1], EventEnded)
-    assert (news[-1].event.status, news[-1].event.jpeg_path) == (EventStatus.OK, None)
-    assert "event e1 is not stored: data directory /full cannot be written" in caplog.text
+    ended = [item.event for item in news if isinstance(item, EventEnded)]
+    assert [(event.event_id, event.jpeg_path) for event in ended] == [("e1", None), ("e2", None), ("e3", "e3.jpg")]
+    assert [event.event_id for event in store.kept] == ["e1", "e2", "e3"]
+    refusal = "data directory /full cannot be written: disk full"
+    assert [item for item in news if isinstance(item, StoreChanged)] == [
+        StoreChanged(refusal, 1, 0),
+        StoreChanged(refusal, 2, 0),
+        StoreChanged("", 0, 0),
+    ]
+
+
+async def test_what_waits_for_the_store_is_offered_once_more_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    for refuses_to_the_end in (False, True):
+        store = MemoryStore(refuses=True)
+        ledger = Ledger(store=store, jsonl=None, feed=Feed(), on_kept=lambda _: None)
+        ledger.start()
+        ledger.open(job("e1", [1], Reason.NEW_TRACK))
+        ledger.try_end("e1", EventStatus.CANCELLED)
+        await asyncio.sleep(0.05)
+        store.refuses = refuses_to_the_end
+        await ledger.close()
+        assert len(store.kept) == (0 if refuses_to_the_end else 1)
+    assert caplog.messages == ["1 events are not stored: data directory /full cannot be written: disk full"]
+
+
+def test_a_backlog_is_bounded_and_loses_the_oldest() -> None:
+    backlog = Backlog(max_bytes=100)
+    for number in range(4):
+        backlog.put(replace(OK_EVENT, event_id=f"e{number}"), b"x" * 40)
+    assert (len(backlog), backlog.num_lost) == (2, 2)
+    backlog.put(replace(OK_EVENT, event_id="huge"), b"x" * 500)
+    assert (len(backlog), backlog.num_lost) == (1, 4), "the newest stays whatever its size"
+    assert backlog.oldest()[0].event_id == "huge"

@@ -8,7 +8,7 @@ import pytest
 
 from camera_sources.base import SourceState, SourceStatus
 from pipeline.events import EventStatus
-from pipeline.feed import CameraChanged, Feed
+from pipeline.feed import CameraChanged, Feed, StoreChanged
 from tests.unit.ui.news import ended, queued, seen
 from ui.commands.news import News
 
@@ -91,3 +91,13 @@ async def test_what_was_published_is_told_before_it_ends(news: News, said: list[
         subscription.close()
         await asyncio.wait_for(telling, 5)
     assert len(said) == 1
+
+
+def test_a_store_in_trouble_is_told_once_and_its_recovery_too(news: News, said: list[str]) -> None:
+    for waiting in (1, 2, 3):
+        news.take(StoreChanged("the disk is full", waiting, 0))
+    news.take(StoreChanged("", 0, 2))
+    assert said == [
+        "events are not being stored: the disk is full (they wait in memory)",
+        "events are stored again; 2 were lost for lack of room",
+    ]
