@@ -21,10 +21,14 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages in HF's chat format, with the images they refer to in order of appearance. Never printed."""
+    """Messages in HF's chat format, with the images they refer to in order of appearance. Never printed.
+
+    `param` is the request's field that holds them.
+    """
 
     messages: Sequence[Message] = field(repr=False)
     images: Sequence[ImagePart] = ()
+    param: str = "messages"
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,24 +59,36 @@ class RequestBuilder:
         self._heavy = ThreadPoolExecutor(1, thread_name_prefix="prepare-heavy")
         self._closed = False
 
-    async def build(self, conversation: Conversation, wish: SamplingWish, request_class: RequestClass) -> Request:
+    async def build(
+        self,
+        conversation: Conversation,
+        wish: SamplingWish,
+        request_class: RequestClass,
+        *,
+        id_prefix: str = "chatcmpl-",
+    ) -> Request:
         """A Request with an id of its own; raises Rejected, naming the part, for what can never be answered.
 
         Whoever cancels it cancels the work: what has not begun never does, and what has ends before its next image.
         """
+        prompt = await self.prepare(conversation)
+        sampling = self._sampling(prompt, wish, conversation.param)
+        return Request(f"{id_prefix}{uuid.uuid4().hex}", prompt, sampling, request_class)
+
+    async def prepare(self, conversation: Conversation) -> Prepared:
+        """The prompt of a conversation, however long; refuses and is cancelled as `build` is."""
         self._refuse_impossible(conversation)
         gone = threading.Event()
         try:
             images = await self._open_images(conversation)
             pictures = _Pictures(images, self._adapter.spec.max_image_side, gone)
             heavy = _num_chars(conversation) > LIGHT_CHARS or sum(i.num_pixels for i in images) > LIGHT_PIXELS
-            prompt = await self._run(heavy, lambda: self._adapter.prepare(conversation.messages, pictures))
+            return await self._run(heavy, lambda: self._adapter.prepare(conversation.messages, pictures))
         except asyncio.CancelledError:
             gone.set()
             if self._closed:
                 raise Cancelled("the server is stopping") from None
             raise
-        return Request(f"chatcmpl-{uuid.uuid4().hex}", prompt, self._sampling(prompt, wish), request_class)
 
     def close(self) -> None:
         """End the threads; preparations that have not begun are dropped."""
@@ -93,7 +105,7 @@ class RequestBuilder:
             raise Rejected(
                 f"the context is {limit} tokens long, and {len(images)} images take at least "
                 f"{len(images) * spec.min_embeds_per_image}: send fewer",
-                param="messages",
+                param=conversation.param,
                 code="context_length_exceeded",
             )
         num_chars = sum(len(text) for text in texts_of(conversation.messages))
@@ -101,7 +113,7 @@ class RequestBuilder:
             raise Rejected(
                 f"the context is {limit} tokens long, and the {num_chars} characters of the messages cannot fit: "
                 f"{self._max_chars} are the most it could hold; shorten them",
-                param="messages",
+                param=conversation.param,
                 code="context_length_exceeded",
             )
 
@@ -118,7 +130,7 @@ class RequestBuilder:
             raise Rejected(
                 f"the images have {num_pixels} pixels together, more than the {most} allowed in one request "
                 f"({LARGEST_IMAGES_PER_REQUEST} times --max-image-pixels): send fewer or smaller ones",
-                param="messages",
+                param=conversation.param,
                 code="invalid_image",
             )
         return images
@@ -128,19 +140,19 @@ class RequestBuilder:
             raise Cancelled("the server is stopping")
         return await asyncio.get_running_loop().run_in_executor(self._heavy if heavy else self._light, work)
 
-    def _sampling(self, prompt: Prepared, wish: SamplingWish) -> SamplingParams:
+    def _sampling(self, prompt: Prepared, wish: SamplingWish, param: str) -> SamplingParams:
         num_prompt, limit, defaults = len(prompt.token_ids), self._max_model_len, self._defaults
         if num_prompt >= limit:
             raise Rejected(
                 f"the context is {limit} tokens long, and the messages alone have {num_prompt}: shorten them",
-                param="messages",
+                param=param,
                 code="context_length_exceeded",
             )
         if wish.max_tokens is not None and num_prompt + wish.max_tokens > limit:
             raise Rejected(
                 f"the context is {limit} tokens long, and {num_prompt + wish.max_tokens} were asked for "
                 f"({num_prompt} in the messages, {wish.max_tokens} in the answer): shorten either",
-                param="messages",
+                param=param,
                 code="context_length_exceeded",
             )
         return SamplingParams(

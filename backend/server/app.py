@@ -23,6 +23,7 @@ from backend.errors import EngineError, Rejected
 from backend.server.chat import create_chat_completion
 from backend.server.errors import ApiError, error_response, gone_response
 from backend.server.intake import check_model, read_body
+from backend.server.responses import create_response
 from backend.service import Service
 
 MAX_STEPS = 2048
@@ -60,6 +61,10 @@ def _add_openai_routes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         return await create_chat_completion(request, service)
+
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        return await create_response(request, service)
 
 
 def _add_engine_routes(app: FastAPI, service: Service) -> None:

@@ -15,13 +15,11 @@ from backend.conversation import Conversation, ImagePart, SamplingWish
 from backend.errors import Rejected
 from backend.server.errors import CLIENT_GONE
 from backend.server.event_stream import EventStream
-from backend.server.intake import before_disconnect, check_model, class_of, done, read_body
+from backend.server.intake import before_disconnect, check_model, class_of, done, read_body, stops_of
 from backend.server.protocol import ChatMessage, ChatRequest, TextPart, parse_chat_request
 from backend.server.reply import Reply
 from backend.service import Service
 from backend.text import Answer
-
-MAX_STOPS = 16
 
 
 async def create_chat_completion(http: Request, service: Service) -> Response:
@@ -52,20 +50,13 @@ def wish_of(chat: ChatRequest) -> SamplingWish:
     """The request's sampling fields."""
     if None not in (chat.max_tokens, chat.max_completion_tokens) and chat.max_tokens != chat.max_completion_tokens:
         raise Rejected("max_tokens and max_completion_tokens differ: send one", param="max_tokens")
-    stop = [chat.stop] if isinstance(chat.stop, str) else chat.stop or []
-    if len(stop) > MAX_STOPS:
-        raise Rejected(
-            f"stop holds {len(stop)} strings; at most {MAX_STOPS} are taken", param="stop", code="invalid_value"
-        )
-    if "" in stop:
-        raise Rejected("stop must not be empty text", param="stop", code="invalid_value")
     return SamplingWish(
         max_tokens=chat.max_completion_tokens or chat.max_tokens,
         temperature=chat.temperature,
         top_p=chat.top_p,
         top_k=None if chat.top_k is None else max(0, chat.top_k),
         seed=chat.seed,
-        stop=tuple(stop),
+        stop=stops_of(chat.stop),
         ignore_eos=bool(chat.ignore_eos),
     )
 

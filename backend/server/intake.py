@@ -18,6 +18,8 @@ from backend.types import RequestClass
 
 T = TypeVar("T")
 
+MAX_STOPS = 16
+
 
 def check_model(service: Service, name: str) -> None:
     """Raise a 404 unless `name` is the model served here."""
@@ -74,3 +76,15 @@ def class_of(http: Request) -> RequestClass:
     except ValueError:
         choices = " or ".join(RequestClass)
         raise Rejected(f"X-Request-Class must be {choices}", param="X-Request-Class", code="invalid_value") from None
+
+
+def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
+    """The stop strings of a request; raises Rejected for too many, or for an empty one."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > MAX_STOPS:
+        raise Rejected(
+            f"stop holds {len(stops)} strings; at most {MAX_STOPS} are taken", param="stop", code="invalid_value"
+        )
+    if "" in stops:
+        raise Rejected("stop must not be empty text", param="stop", code="invalid_value")
+    return stops

@@ -1,0 +1,159 @@
+"""What a `/v1/responses` request may say, field by field, by the rules of `backend.server.fields`.
+
+This server keeps no responses: whatever would need one kept is refused by name. Replies are built elsewhere, from
+`openai.types.responses`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from backend.errors import Rejected
+from backend.server.fields import Body, check_extra, parse_body
+
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "access_programs": (None,),
+    "background": (None, False),
+    "background_options": (None,),
+    "context_management": (None, []),
+    "image": (None,),
+    "moderation": (None,),
+    "prompt": (None,),
+    "reasoning": (None, {}, {"effort": None}, {"effort": "none"}),
+    "service_tier": (None, "auto", "default"),
+    "tool_choice": (None, "none", "auto"),
+    "tools": (None, []),
+    "top_logprobs": (None, 0),
+    "truncation": (None, "disabled"),
+}
+"""Known fields that we do not support, with the values that change nothing."""
+
+_STATEFUL: dict[str, tuple[Any, ...]] = {
+    "conversation": (None,),
+    "previous_response_id": (None,),
+    "store": (None, False),
+}
+"""Fields that need a server that keeps responses, with the values that do not. Left out, `store` is false here."""
+
+_LABELS = frozenset(
+    {
+        "max_tool_calls",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "user",
+    }
+)
+"""Known fields that ask nothing of this server."""
+
+_LABELS_OF_ITEM = frozenset({"id", "phase", "status"})
+"""What an item carries that came from a reply and is sent back."""
+
+_LABELS_OF_PART = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
+
+_UNSUPPORTED_IN_PART: dict[str, tuple[Any, ...]] = {"file_id": (None,)}
+
+
+class InputText(Body):
+    """A piece of text from the client."""
+
+    type: Literal["input_text"]
+    text: str
+
+
+class InputImage(Body):
+    """An image, as a data: URI. `detail` is taken as the hint it is: the model's processor knows one way to see."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class OutputText(Body):
+    """A piece of text that the model said earlier."""
+
+    type: Literal["output_text"]
+    text: str
+
+
+InputPart = Annotated[InputText | InputImage | OutputText, Field(discriminator="type")]
+
+
+class InputMessage(Body):
+    """One message. Only a user's may hold images, only the assistant's `output_text`."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[InputPart]
+
+
+class TextFormat(Body):
+    """The shape of the answer's text."""
+
+    type: Literal["text"]
+
+
+class TextConfig(Body):
+    """How the answer's text is to be."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponsesStreamOptions(Body):
+    """What a stream carries beside the text: nothing that could be chosen."""
+
+    include_obfuscation: Literal[False] | None = None
+
+
+def _as_items(value: Any) -> Any:
+    """Plain text is one message of the user's."""
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class ResponsesRequest(Body):
+    """Body of `POST /v1/responses`. `top_k`, `seed`, `stop` and `ignore_eos` are additions to the OpenAI API."""
+
+    model: str
+    input: Annotated[
+        list[InputMessage],
+        Field(min_length=1),
+        BeforeValidator(_as_items, json_schema_input_type=str | list[InputMessage]),
+    ]
+    instructions: str | None = None
+    stream: bool | None = None
+    stream_options: ResponsesStreamOptions | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: str | list[str] | None = None
+    ignore_eos: bool | None = None
+    text: TextConfig | None = None
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+
+
+def parse_responses_request(body: bytes) -> ResponsesRequest:
+    """Read a request body; raises Rejected, naming the field but never its contents."""
+    request = parse_body(ResponsesRequest, body)
+    for name, harmless in _STATEFUL.items():
+        if (request.model_extra or {}).get(name) not in harmless:
+            raise Rejected(
+                f"{name} is not supported: this server keeps no responses; send the whole conversation in input",
+                param=name,
+                code="unsupported_parameter",
+            )
+    check_extra(request, _UNSUPPORTED, "", labels=_LABELS | _STATEFUL.keys())
+    for i, message in enumerate(request.input):
+        check_extra(message, {}, f"input[{i}].", labels=_LABELS_OF_ITEM)
+        for j, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            check_extra(part, _UNSUPPORTED_IN_PART, f"input[{i}].content[{j}].", labels=_LABELS_OF_PART)
+    if request.stream_options is not None and not request.stream:
+        raise Rejected("stream_options is only allowed with stream: true", param="stream_options")
+    return request
