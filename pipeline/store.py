@@ -68,6 +68,18 @@ class EventStore:
         """Up to `limit` events whose caption has any of `words`, the best match first."""
         return self._read(EventQuery(words=words, any_word=True).best_first(limit))
 
+    def pages(self, query: EventQuery, size: int) -> Iterator[list[Event]]:
+        """All events that match, `size` at a time, the first kept first."""
+        last_id = 0
+        while (selected := query.select()) is not None:
+            with self._errors("cannot be read"), self._engine.connect() as connection:
+                page = selected.where(EVENTS.c.id > last_id).order_by(EVENTS.c.id).limit(size)
+                rows = connection.execute(page).mappings().all()
+            if not rows:
+                return
+            last_id = rows[-1]["id"]
+            yield [_to_event(row) for row in rows]
+
     def get(self, event_id: str) -> Event | None:
         """The event, or None."""
         return next(iter(self._read(select(EVENTS).where(EVENTS.c.event_id == event_id))), None)
@@ -76,11 +88,6 @@ class EventStore:
         """The picture that was sent for this event; None without the event or its file."""
         event = self.get(event_id)
         return None if event is None or event.jpeg_path is None else self._pictures.read(event.jpeg_path)
-
-    def num_events(self) -> int:
-        """How many events are kept."""
-        with self._errors("cannot be read"), self._engine.connect() as connection:
-            return connection.execute(select(func.count()).select_from(EVENTS)).scalar_one()
 
     def num_bytes(self) -> int:
         """What pictures and database take on disk, without pages of the database that are free for new rows."""

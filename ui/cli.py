@@ -22,6 +22,7 @@ from pipeline.supervisor import CONFIG_ERROR, ChildFailed
 from ui.commands.app import app
 from ui.commands.bench import bench
 from ui.commands.chat import chat
+from ui.commands.export import export
 from ui.commands.help_text import Command, Group
 from ui.commands.run import run
 from ui.commands.serve import serve
@@ -39,7 +40,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, serve, watch, chat, bench, tune):
+for command in (run, serve, watch, chat, bench, tune, export):
     cli.command(cls=Command)(command)
 cli.command(hidden=True)(app)
 

@@ -22,7 +22,7 @@ def is_users(error: Exception) -> bool:
     if isinstance(error, (UsageError, EngineError, SourceError)):
         return True
     # These live beside heavy libraries; an error of theirs can only exist where they are loaded already.
-    named = {"StoreError", "JsonlError", "DetectorError", "OpenAIError"}
+    named = {"StoreError", "JsonlError", "ExportError", "DetectorError", "OpenAIError"}
     return any(kind.__name__ in named for kind in type(error).__mro__)
 
 

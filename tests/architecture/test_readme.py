@@ -34,7 +34,6 @@ def table_row(flag: str) -> str | None:
 
 def test_every_flag_has_a_row_that_names_its_commands() -> None:
     commands = flags_by_command()
-    assert set(commands) == {"run", "serve", "watch", "chat", "bench", "tune"}
     for flag in sorted(set().union(*commands.values())):
         row = table_row(flag)
         assert row is not None, f"{flag} is missing from README's table"
@@ -51,7 +50,7 @@ def test_no_flag_is_invented() -> None:
 
 def test_commands_shown_have_only_flags_of_their_own() -> None:
     commands = flags_by_command()
-    shown = re.findall(r"watchword (run|serve|watch|chat|bench|tune)\b([^#`\n]*)", README)
+    shown = re.findall(rf"watchword ({'|'.join(commands)})\b([^#`\n]*)", README)
     assert {name for name, _ in shown} == set(commands)
     for name, arguments in shown:
         assert set(FLAG.findall(arguments)) <= commands[name]

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pipeline.config import CameraConfig
+from pipeline.config import CameraConfig, RetentionConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class AppSettings:
     data_dir: Path
     cache_dir: Path
     is_own_engine: bool = False
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     def to_json(self) -> str:
         """The document."""
@@ -37,4 +38,5 @@ class AppSettings:
         values = json.loads(document)
         values["cameras"] = tuple(CameraConfig(**camera) for camera in values["cameras"])
         values["data_dir"], values["cache_dir"] = Path(values["data_dir"]), Path(values["cache_dir"])
+        values["retention"] = RetentionConfig(**values["retention"])
         return cls(**values)

@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 
 from pipeline.config import PipelineConfig
 from pipeline.feed import Feed
+from pipeline.retention import keep_tidy
 from pipeline.store import EventStore
 from pipeline.worker import Pipeline, PipelineError
 from ui.commands.app_settings import AppSettings
@@ -53,7 +54,7 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
         stack.push_async_callback(client.close)
         site = build_site(board, store, engine, client, settings.model)
         server = build_server(site, settings.ui_host, settings.ui_port)
-        beside = [board.follow(news), engine.follow(), _fail_with(pipeline)]
+        beside = [board.follow(news), engine.follow(), _fail_with(pipeline), keep_tidy(store, settings.retention)]
         return await _serve(server, [asyncio.create_task(part) for part in beside])
 
 

@@ -1,0 +1,67 @@
+"""`watchword export`: stored events and their pictures, out of the data directory."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from ui.commands.engine_flags import default
+from ui.commands.run import DATA_DIR
+from ui.errors import UsageError
+
+MOMENTS = ["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S"]
+
+
+def export(
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="A folder to make, or a file called .zip.", show_default=False)
+    ],
+    data_dir: Annotated[Path, typer.Option(metavar="PATH", help="Where events and their pictures are kept.")] = Path(
+        DATA_DIR
+    ),
+    camera: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"Only this camera's events. {default('all')}")
+    ] = None,
+    words: Annotated[
+        str | None, typer.Option(metavar="WORDS", help=f"Only captions with all of these words. {default('all')}")
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="TIME", formats=MOMENTS, help=f"Only events from this local time on. {default('the first')}"
+        ),
+    ] = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option(metavar="TIME", formats=MOMENTS, help=f"Only events before it. {default('the last')}"),
+    ] = None,
+) -> int:
+    """Write stored events as JSON lines with their pictures; Watchword may be running meanwhile."""
+    from pipeline.export import export as write
+    from pipeline.query import EventQuery
+    from pipeline.store import DATABASE, EventStore
+
+    data_dir, out = data_dir.expanduser(), out.expanduser()
+    if not (data_dir / DATABASE).is_file():
+        raise UsageError(f"{data_dir} holds no events; --data-dir names the directory of a run")
+    if out.exists():
+        raise UsageError(f"{out} exists already; name another")
+    query = EventQuery(
+        words=words,
+        camera=camera,
+        since=None if since is None else since.timestamp(),
+        until=None if until is None else until.timestamp(),
+    )
+    store = EventStore(data_dir)
+    columns = (TextColumn("{task.completed} events"),)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        num_events = write(store, query, out, lambda done: progress.update(task, completed=done))
+    store.close()
+    typer.echo(f"{num_events} event{'' if num_events == 1 else 's'} in {out}")
+    return 0
