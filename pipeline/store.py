@@ -60,6 +60,11 @@ class EventStore:
         """Up to `limit` events that match, the last kept first; only those kept before the event `before`, if given."""
         return self._read(query.newest_first(limit, before))
 
+    def next_after(self, event_id: str) -> Event | None:
+        """The event that was kept right after this one, or None."""
+        this = select(EVENTS.c.id).where(EVENTS.c.event_id == event_id).scalar_subquery()
+        return next(iter(self._read(select(EVENTS).where(EVENTS.c.id > this).order_by(EVENTS.c.id).limit(1))), None)
+
     def search(self, words: str, limit: int) -> list[Event]:
         """Up to `limit` events whose caption has all `words`, the last first."""
         return self.find(EventQuery(words=words), limit)

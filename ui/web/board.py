@@ -14,7 +14,17 @@ from enum import StrEnum
 
 from camera_sources.base import SourceState, SourceStatus
 from pipeline.events import Event, EventStatus
-from pipeline.feed import CameraChanged, CameraRemoved, CaptionDelta, CaptionQueued, EventEnded, FeedItem, FrameSeen
+from pipeline.feed import (
+    CameraChanged,
+    CameraRemoved,
+    CaptionDelta,
+    CaptionQueued,
+    EventEnded,
+    FeedItem,
+    FrameSeen,
+    StoreChanged,
+)
+from ui.web.latencies import Latencies
 
 MAX_CARDS = 40
 MAX_FRAMES = 8
@@ -41,6 +51,7 @@ class Card:
     """One event as shown. `version` grows with every change; latencies are seconds, None until they are known.
 
     `waited_s` is how long the picture had to wait until the engine took it. `is_past` events are from an earlier run.
+    `contradicts` says how the caption's words and the detector's count disagree, empty where they do not.
     """
 
     event_id: str
@@ -56,8 +67,33 @@ class Card:
     first_token_s: float | None = None
     waited_s: float | None = None
     is_past: bool = False
+    contradicts: str = ""
+    zone: str = ""
+    is_notable: bool = False
     jpeg: bytes | None = field(default=None, repr=False)
     version: int = 0
+
+    @classmethod
+    def of(cls, event: Event, *, is_past: bool = False) -> Card:
+        """What an event that ended looks like."""
+        return cls(
+            event_id=event.event_id,
+            camera=event.camera,
+            reason=event.reason,
+            state=CardState(event.status),
+            t_wall=event.t_wall,
+            t_captured=event.t_captured,
+            text=(event.caption or "") if event.status is EventStatus.OK else "",
+            error=event.error or "",
+            model=event.model or "",
+            caption_s=_since(event.t_captured, event.t_last_token),
+            first_token_s=_since(event.t_captured, event.t_first_token),
+            waited_s=_since(event.t_captured, event.t_sent),
+            is_past=is_past,
+            contradicts=_doubt(event),
+            zone=event.zone or "",
+            is_notable=event.details is not None and event.details.notable,
+        )
 
 
 @dataclass(slots=True)
@@ -87,6 +123,11 @@ class Board:
     def __init__(self, camera_ids: Iterable[str]) -> None:
         self.cameras = {camera_id: CameraView(camera_id) for camera_id in camera_ids}
         self._cards: OrderedDict[str, Card] = OrderedDict()
+        self.latencies = Latencies()
+        self.store_trouble = ""
+        """Why events are not being kept, in one line; empty while they are."""
+        self.revision = 0
+        """Grows with every piece of news, so that who follows the board can tell that nothing happened."""
 
     def restore(self, events: Iterable[Event]) -> None:
         """Show stored events, given newest first, as the page's past."""
@@ -108,6 +149,7 @@ class Board:
 
     def take(self, item: FeedItem) -> None:
         """Take in one piece of news."""
+        self.revision += 1
         match item:
             case FrameSeen():
                 self._camera(item.camera_id).frames.append(item)
@@ -115,6 +157,8 @@ class Board:
                 self._change(self._camera(item.camera_id), item)
             case CameraRemoved():
                 self.cameras.pop(item.camera_id, None)
+            case StoreChanged():
+                self.store_trouble = _trouble(item)
             case CaptionQueued():
                 self._queue(item)
             case CaptionDelta():
@@ -150,35 +194,38 @@ class Board:
             return
         if card.first_token_s is None:
             card.first_token_s = delta.t_token - card.t_captured
+        self.latencies.word(delta.event_id, delta.t_token)
         card.state = CardState.STREAMING
         card.text += delta.text
         card.version += 1
 
     def _end(self, event: Event, *, is_past: bool = False) -> None:
         before = self._cards.get(event.event_id)
-        card = Card(
-            event_id=event.event_id,
-            camera=event.camera,
-            reason=event.reason,
-            state=CardState(event.status),
-            t_wall=event.t_wall,
-            t_captured=event.t_captured,
-            text=(event.caption or "") if event.status is EventStatus.OK else "",
-            error=event.error or "",
-            model=event.model or "",
-            caption_s=_since(event.t_captured, event.t_last_token),
-            first_token_s=_since(event.t_captured, event.t_first_token),
-            waited_s=_since(event.t_captured, event.t_sent),
-            is_past=is_past,
-            jpeg=before.jpeg if before else None,
-            version=before.version + 1 if before else 0,
-        )
+        card = Card.of(event, is_past=is_past)
+        if before is not None:
+            card.jpeg, card.version = before.jpeg, before.version + 1
+        if not is_past:
+            self.latencies.take(event)
         self._put(card)
 
     def _put(self, card: Card) -> None:
         self._cards[card.event_id] = card
         while len(self._cards) > MAX_CARDS:
             self._cards.popitem(last=False)
+
+
+def _doubt(event: Event) -> str:
+    if not event.count_mismatch:
+        return ""
+    count = len(event.boxes)
+    return f"The detector saw {'nobody' if count == 0 else 'one person' if count == 1 else f'{count} people'}"
+
+
+def _trouble(news: StoreChanged) -> str:
+    if not news.reason:
+        return ""
+    lost = f", {news.num_lost} lost" if news.num_lost else ""
+    return f"Events are not being kept: {news.reason} ({news.num_waiting} wait{lost})"
 
 
 def _since(start: float, end: float | None) -> float | None:

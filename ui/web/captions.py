@@ -1,19 +1,16 @@
-"""The feed of captions: the newest event first, each beside the picture it describes."""
+"""What is said about captions, in words: the same on the feed, on an event's own page, and in the chat's references."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from datetime import datetime
-
-from nicegui import ui
+from typing import Any
 
 from pipeline.events import EventStatus, Reason
-from ui.web.board import MAX_CARDS, Board, Card, CardState
-from ui.web.elements import Text, box, set_attributes
+from ui.web.board import MAX_CARDS, Card, CardState
 from ui.words import REASONS, UNDESCRIBED
 
-REFRESH_S = 0.15
 LONG_WAIT_S = 1.5
 """A picture that waited this long for the engine (because it started, or had others to describe) has it said."""
 
@@ -26,83 +23,27 @@ STATES: dict[CardState, tuple[str, str]] = {
 }
 
 
-class CaptionFeed:
-    """One browser's view of the board's cards; call `refresh` to catch up with it."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._shown: dict[str, CardView] = {}
-        with box("section", "panel p-captions", aria_labelledby="captions-title"):
-            with box("div", "panel-head"):
-                Text("h2", "Captions", id="captions-title")
-                self._count = Text("span", "", "aside num")
-            self._list = box("div", "feed", role="feed", aria_label="Captions, newest first", tabindex="0")
-            with self._list:
-                self._void = box("div", "void")
-                with self._void:
-                    Text("b", "No captions yet")
-                    Text("span", "When a person comes into view, the picture and its description appear here.")
-        self.refresh(fresh=False)
-        ui.timer(REFRESH_S, self.refresh, immediate=False)
-
-    def refresh(self, *, fresh: bool = True) -> None:
-        """Show what changed. `fresh` cards arrive with a movement."""
-        cards = self._board.cards()
-        wanted = {card.event_id for card in cards}
-        for event_id in [event_id for event_id in self._shown if event_id not in wanted]:
-            self._shown.pop(event_id).root.delete()
-        for card in reversed(cards):
-            view = self._shown.get(card.event_id)
-            if view is None:
-                with self._list:
-                    view = self._shown[card.event_id] = CardView(card, fresh=fresh)
-                view.root.move(target_index=0)
-            view.show(card)
-        if self._void.visible == bool(cards):
-            self._void.set_visibility(not cards)
-        self._count.set_text(summary(cards))
-
-
-class CardView:
-    """One event's card."""
-
-    def __init__(self, card: Card, *, fresh: bool) -> None:
-        self._version = -1
-        self.root = box("article", "card fresh" if fresh else "card", data_event=card.event_id)
-        picture = f"events/{card.event_id}.jpg"
-        when = time_of_day(card.t_wall)
-        with self.root:
-            with box("a", "card-pic", href=f"{picture}?full=true", target="_blank", rel="noopener"):
-                box("img", src=picture, loading="lazy", alt=f"The picture described, {card.camera} at {when}")
-            with box("div", "card-body"):
-                with box("div", "card-meta num"):
-                    Text("span", REASONS[Reason(card.reason)].capitalize(), "why")
-                    Text("span", card.camera)
-                    if card.is_past:
-                        Text("span", "earlier run")
-                    Text("time", when, datetime=datetime.fromtimestamp(card.t_wall).astimezone().isoformat())
-                self._text = Text("p", "", "card-text")
-                with box("div", "card-foot num"):
-                    self._state = Text("span", "", "state")
-                    self._latency = Text("b", "")
-                    self._detail = Text("span", "")
-
-    def show(self, card: Card) -> None:
-        """Catch up with `card`; cheap when nothing changed."""
-        if card.version == self._version:
-            return
-        self._version = card.version
-        set_attributes(
-            self.root,
-            {"data_state": card.state, "aria_busy": "false" if card.state.is_final else "true"},
-        )
-        self._text.set_text(card.text)
-        tone, word = STATES.get(card.state, ("", ""))
-        self._state.set_text(word)
-        self._state.set_visibility(bool(word))
-        set_attributes(self._state, {"data_tone": tone})
-        self._latency.set_text(latency(card))
-        self._detail.set_text(detail(card))
+def shown(card: Card) -> dict[str, Any]:
+    """A card as the page's scripts take it: its state, and its words ready to be shown."""
+    tone, word = STATES.get(card.state, ("", ""))
+    return {
+        "id": card.event_id,
+        "camera": card.camera,
+        "state": card.state,
+        "is_final": card.state.is_final,
+        "is_past": card.is_past,
+        "why": REASONS[Reason(card.reason)].capitalize(),
+        "when": time_of_day(card.t_wall),
+        "iso": datetime.fromtimestamp(card.t_wall).astimezone().isoformat(),
+        "text": card.text,
+        "tone": tone,
+        "word": word,
+        "latency": latency(card),
+        "detail": detail(card),
+        "contradicts": card.contradicts,
+        "zone": card.zone,
+        "is_notable": card.is_notable,
+    }
 
 
 def summary(cards: Sequence[Card]) -> str:

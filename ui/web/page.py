@@ -1,18 +1,15 @@
 """The page itself: header, cameras, captions, engine strip and chat, laid out for a desk and for a phone.
 
-Static structure is built here; moving pictures and the strip are drawn by the scripts in `static`, captions and chat by
-NiceGUI. Knows the board and a conversation, nothing of where either comes from.
+Static structure is built here; pictures, captions and the strip are drawn by the scripts in `static`, the chat by
+NiceGUI. Knows a conversation, nothing of where it or the rest comes from.
 """
 
 from __future__ import annotations
-
-from html import escape
 
 from nicegui import ui
 
 from ui.conversation import Conversation
 from ui.web.board import Board
-from ui.web.captions import CaptionFeed
 from ui.web.chat import ChatBox
 from ui.web.elements import Text, box, trusted
 
@@ -31,11 +28,9 @@ def build_page(board: Board, conversation: Conversation, *, is_own_engine: bool)
         with box("main", "ww-grid"):
             with box("section", "panel p-cameras", aria_labelledby="cameras-title"):
                 with box("div", "panel-head"):
-                    Text("h2", "Cameras" if len(board.cameras) > 1 else "Camera", id="cameras-title")
-                with box("div", "cams", data_many="" if len(board.cameras) > 1 else None):
-                    for camera_id in board.cameras:
-                        trusted(_CAMERA.format(name=escape(camera_id, quote=True)))
-            CaptionFeed(board)
+                    Text("h2", "Cameras", id="cameras-title")
+                trusted(_CAMERAS, "cams-box")
+            trusted(_CAPTIONS, "panel p-captions")
             trusted(_ENGINE, "panel p-engine")
             ChatBox(conversation, is_own=is_own_engine)
 
@@ -61,18 +56,54 @@ _HEADER = """
 </header>
 """
 
-_CAMERA = """
-<figure class="cam" data-camera="{name}" data-state="connecting">
-  <div class="cam-view">
-    <div class="cam-frame"><img alt="Live picture of {name}"><div class="cam-boxes" aria-hidden="true"></div></div>
-    <div class="cam-empty">Waiting for the first picture …</div>
+_CAMERAS = """
+<div class="cams" data-count="0"></div>
+<template id="camera">
+  <figure class="cam" data-state="connecting">
+    <button type="button" class="cam-view" aria-pressed="false">
+      <span class="cam-frame"><img alt=""><span class="cam-boxes" aria-hidden="true"></span></span>
+      <span class="cam-empty">Waiting for the first picture …</span>
+    </button>
+    <figcaption class="num">
+      <b></b><span class="state" data-tone="warn">Connecting</span>
+      <span class="cam-people"></span><span class="cam-age"></span><span class="cam-fps"></span>
+      <span class="cam-why" role="status"></span>
+    </figcaption>
+  </figure>
+</template>
+"""
+
+_CAPTIONS = """
+<section class="panel-in" aria-labelledby="captions-title">
+  <div class="panel-head"><h2 id="captions-title">Captions</h2><span class="aside num" id="captions-count"></span></div>
+  <form class="find" role="search">
+    <label class="sr" for="find-words">Search captions</label>
+    <input id="find-words" type="search" maxlength="200" placeholder="Search captions …" autocomplete="off">
+    <label class="sr" for="find-camera">Camera</label>
+    <select id="find-camera"><option value="">All cameras</option></select>
+  </form>
+  <p class="trouble" role="alert"></p>
+  <div class="feed" tabindex="0" role="region" aria-label="Captions, newest first">
+    <div class="void"><b>No captions yet</b>
+      <span>When a person comes into view, the picture and its description appear here.</span></div>
+    <div class="cards"></div>
+    <div class="more"><button type="button" class="quiet" hidden>Show older captions</button></div>
   </div>
-  <figcaption class="num">
-    <b>{name}</b><span class="state" data-tone="warn">Connecting</span>
-    <span class="cam-people"></span><span class="cam-age"></span><span class="cam-fps"></span>
-    <span class="cam-why" role="status"></span>
-  </figcaption>
-</figure>
+  <div class="sr" id="spoken" aria-live="polite"></div>
+</section>
+<template id="card">
+  <article class="card">
+    <a class="card-pic" target="_blank" rel="noopener"><img loading="lazy" decoding="async" alt=""></a>
+    <div class="card-body">
+      <div class="card-meta num"><span class="why"></span><span class="notable"></span><span
+        class="cam-name"></span><span
+        class="past"></span><a class="when" target="_blank" rel="noopener"><time></time></a></div>
+      <p class="card-text"></p>
+      <div class="card-doubt"></div>
+      <div class="card-foot num"><span class="state"></span><b class="took"></b><span class="beside"></span></div>
+    </div>
+  </article>
+</template>
 """
 
 _ENGINE = """

@@ -1,26 +1,29 @@
-"""What the page's scripts fetch: pictures, camera and engine readings, and the engine's settings.
+"""What the page's scripts fetch: the pictures of events, older events, engine readings, and the engine's settings.
 
-Browsers pull, each at its own pace, so nothing is queued for a slow one. Reads the board, the store and the engine
-link; changes nothing but the engine's settings.
+Reads the board, the store and the engine link; changes nothing but the engine's settings.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Response
+from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import BaseModel
 
-from camera_sources.base import SourceState
-from ui.web.board import Board, CameraView
+from pipeline.query import EventQuery
+from ui.web.board import Board, Card
+from ui.web.captions import shown
 from ui.web.engine_link import RATE_WINDOW_S, EngineLink
 from ui.web.pictures import Thumbnails
 
 if TYPE_CHECKING:
+    from pipeline.events import Event
     from pipeline.store import EventStore
 
+MAX_PAGE = 40
+MAX_ID = 128
+MAX_WORDS = 200
 NEVER_CACHED = {"Cache-Control": "no-store"}
 CACHED_FOR_GOOD = {"Cache-Control": "private, max-age=31536000, immutable"}
 
@@ -42,14 +45,6 @@ def build_routes(board: Board, store: EventStore | None, engine: EngineLink) -> 
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
-    @router.get("/frames/{camera_id}.jpg")
-    async def frame(camera_id: str, seq: int | None = None) -> Response:
-        view = board.cameras.get(camera_id)
-        seen = view.frame(seq) if view else None
-        if seen is None:
-            raise HTTPException(404, "no picture yet")
-        return Response(seen.jpeg, media_type="image/jpeg", headers=NEVER_CACHED)
-
     @router.get("/events/{event_id}.jpg")
     async def event_picture(event_id: str, full: bool = False) -> Response:
         card = board.card(event_id)
@@ -61,10 +56,18 @@ def build_routes(board: Board, store: EventStore | None, engine: EngineLink) -> 
         picture = jpeg if full else await thumbnails.get(event_id, jpeg)
         return Response(picture, media_type="image/jpeg", headers=CACHED_FOR_GOOD)
 
-    @router.get("/live/cameras")
-    async def cameras(response: Response) -> list[dict[str, Any]]:
+    @router.get("/live/events")
+    async def events(
+        response: Response,
+        before: Annotated[str | None, Query(max_length=MAX_ID)] = None,
+        camera: Annotated[str | None, Query(max_length=MAX_ID)] = None,
+        words: Annotated[str, Query(max_length=MAX_WORDS)] = "",
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = MAX_PAGE,
+    ) -> dict[str, Any]:
         response.headers.update(NEVER_CACHED)
-        return [_camera(view) for view in board.cameras.values()]
+        found = await asyncio.to_thread(_find, store, words.strip(), limit, before, camera)
+        cards = [board.card(event.event_id) or Card.of(event) for event in found]
+        return {"events": [shown(card) for card in cards], "is_last": len(found) < limit}
 
     @router.get("/live/engine")
     async def engine_reading(response: Response, since: int = -1, generation: int = -1) -> dict[str, Any]:
@@ -78,24 +81,8 @@ def build_routes(board: Board, store: EventStore | None, engine: EngineLink) -> 
     return router
 
 
-def _camera(view: CameraView) -> dict[str, Any]:
-    seen, is_current = view.frame(None), view.status.state is SourceState.LIVE
-    return {
-        "id": view.camera_id,
-        "state": view.status.state,
-        "state_s": time.monotonic() - view.t_state,
-        "is_live": view.is_live,
-        "reason": view.status.reason,
-        "detector_fps": view.detector_fps,
-        "seq": seen.frame_seq if seen else None,
-        "width": seen.width if seen else None,
-        "height": seen.height if seen else None,
-        "age_s": time.monotonic() - seen.t_captured if seen else None,
-        "tracks": [
-            (track.track_id, *(round(edge, 1) for edge in (track.box.x1, track.box.y1, track.box.x2, track.box.y2)))
-            for track in (seen.tracks if seen and is_current else ())
-        ],
-    }
+def _find(store: EventStore | None, words: str, limit: int, before: str | None, camera: str | None) -> list[Event]:
+    return [] if store is None else store.find(EventQuery(words=words or None, camera=camera), limit, before)
 
 
 def _engine(engine: EngineLink, since: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ui.web.board import Board
 from ui.web.engine_link import EngineLink
 from ui.web.page import build_page
 from ui.web.routes import build_routes
+from ui.web.socket import build_socket
 
 if TYPE_CHECKING:
     from pipeline.store import EventStore
@@ -33,6 +34,7 @@ def build_site(
     warnings.filterwarnings("ignore", module=r"nicegui\.ui_run_with")
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     site.include_router(build_routes(board, store, engine))
+    site.include_router(build_socket(board))
     site.mount("/static", StaticFiles(directory=STATIC))
 
     @ui.page("/")

@@ -53,6 +53,8 @@ def test_recent_pages_backwards_and_by_camera(store: EventStore) -> None:
     assert ids(store.recent(9, camera="door")) == ["e5", "e3", "e1"]
     assert ids(store.recent(9, before="e3", camera="door")) == ["e1"]
     assert ids(store.recent(9, before="never was")) == []
+    following = [store.next_after(event_id) for event_id in ("e0", "e5", "never was")]
+    assert [found and found.event_id for found in following] == ["e1", None, None]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.ui.news import ended, queued
 from ui.web.board import MAX_CARDS, Board, Card, CardState
-from ui.web.captions import detail, latency, summary
+from ui.web.captions import detail, latency, shown, summary
 
 
 def card(state: CardState = CardState.OK, **values: float | str | None) -> Card:
@@ -38,3 +40,10 @@ def test_only_this_run_s_events_are_counted() -> None:
     for n in range(MAX_CARDS):
         board.take(ended(f"e{n}"))
     assert summary(board.cards()) == f"newest {MAX_CARDS}, {MAX_CARDS} described"
+
+
+def test_a_caption_that_contradicts_the_detector_is_marked_and_not_hidden() -> None:
+    event = replace(ended("e").event, count_mismatch=True)
+    said = shown(Card.of(event))
+    assert (said["text"], said["contradicts"]) == ("A man waits.", "The detector saw one person")
+    assert shown(Card.of(replace(event, count_mismatch=False)))["contradicts"] == ""

@@ -1,5 +1,6 @@
-// Live pictures: each browser asks for the next one when it has shown the last, so a slow one merely sees fewer.
-import { json, poll, setText } from "./poll.js";
+// The grid of cameras: one figure each, made and removed as cameras come and go.
+import { setText } from "./poll.js";
+import * as socket from "./socket.js";
 
 const TONES = { live: "good", connecting: "warn", stale: "warn", down: "bad", ended: "idle" };
 const WORDS = { live: "Live", connecting: "Connecting", stale: "No new picture", down: "Down", ended: "Ended" };
@@ -9,17 +10,57 @@ const EMPTY = {
   down: "No picture. The camera is being tried again by itself.",
   ended: "The source ended.",
 };
+const figures = new Map();
 
 export function start() {
-  return poll(200, async () => {
-    const cameras = await json("live/cameras");
-    await Promise.all(cameras.map(showCamera));
-  });
+  socket.on("cameras", ({ cameras }) => showAll(cameras));
+  socket.on("picture", showPicture);
 }
 
-async function showCamera(camera) {
-  const figure = document.querySelector(`[data-camera="${CSS.escape(camera.id)}"]`);
-  if (!figure) return;
+export const names = () => [...figures.keys()];
+
+function showAll(cameras) {
+  const grid = document.querySelector(".cams");
+  const wanted = new Set(cameras.map((camera) => camera.id));
+  for (const [id, figure] of figures) {
+    if (wanted.has(id)) continue;
+    figure.remove();
+    figures.delete(id);
+  }
+  for (const camera of cameras) {
+    if (!figures.has(camera.id)) grid.append(makeFigure(camera.id));
+    showState(figures.get(camera.id), camera);
+  }
+  if (grid.dataset.large !== undefined && !grid.querySelector(".cam.large")) delete grid.dataset.large;
+  grid.dataset.count = cameras.length > 9 ? "many" : String(cameras.length);
+  grid.toggleAttribute("data-dense", cameras.length > 4);
+  setText(document.getElementById("cameras-title"), cameras.length === 1 ? "Camera" : `${cameras.length} cameras`);
+}
+
+function makeFigure(id) {
+  const figure = document.getElementById("camera").content.firstElementChild.cloneNode(true);
+  figure.dataset.camera = id;
+  figure.querySelector("b").textContent = id;
+  figure.querySelector("img").alt = `Live picture of ${id}`;
+  const view = figure.querySelector(".cam-view");
+  view.setAttribute("aria-label", `${id}: show alone`);
+  view.addEventListener("click", () => enlarge(figure));
+  figures.set(id, figure);
+  return figure;
+}
+
+function enlarge(figure) {
+  const grid = figure.parentElement;
+  const large = !figure.classList.contains("large") && figures.size > 1;
+  for (const other of figures.values()) {
+    other.classList.toggle("large", large && other === figure);
+    other.querySelector(".cam-view").setAttribute("aria-pressed", String(large && other === figure));
+  }
+  if (large) grid.dataset.large = "";
+  else delete grid.dataset.large;
+}
+
+function showState(figure, camera) {
   figure.dataset.state = camera.state;
   const state = figure.querySelector(".state");
   state.dataset.tone = TONES[camera.state];
@@ -28,13 +69,22 @@ async function showCamera(camera) {
   setText(figure.querySelector(".cam-fps"), camera.detector_fps ? `detector ${camera.detector_fps.toFixed(1)} fps` : "");
   setText(figure.querySelector(".cam-people"), people(camera));
   setText(figure.querySelector(".cam-why"), camera.state === "live" ? "" : camera.reason);
-  setText(figure.querySelector(".cam-empty"), camera.seq === null ? (EMPTY[camera.state] ?? "") : "");
-  if (camera.seq === null || figure.dataset.seq === String(camera.seq)) return;
+  setText(figure.querySelector(".cam-empty"), camera.has_picture ? "" : (EMPTY[camera.state] ?? ""));
+}
+
+async function showPicture(head, jpeg) {
+  const figure = figures.get(head.camera);
+  if (!figure) return;
   const image = figure.querySelector("img");
-  await load(image, `frames/${encodeURIComponent(camera.id)}.jpg?seq=${camera.seq}`);
-  figure.dataset.seq = camera.seq;
-  figure.querySelector(".cam-view").style.setProperty("--ar", camera.width / camera.height);
-  drawBoxes(figure.querySelector(".cam-boxes"), camera);
+  const url = URL.createObjectURL(jpeg);
+  try {
+    await load(image, url);
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+  figure.dataset.seq = head.seq;
+  figure.querySelector(".cam-view").style.setProperty("--ar", head.width / head.height);
+  drawBoxes(figure.querySelector(".cam-boxes"), head);
 }
 
 function load(image, url) {
@@ -45,14 +95,14 @@ function load(image, url) {
   });
 }
 
-function drawBoxes(layer, camera) {
-  const boxes = camera.tracks.map(([id, x1, y1, x2, y2]) => {
-    const box = document.createElement("div");
-    box.className = y1 / camera.height < 0.08 ? "cam-box low" : "cam-box";
-    box.style.left = `${(100 * x1) / camera.width}%`;
-    box.style.top = `${(100 * y1) / camera.height}%`;
-    box.style.width = `${(100 * (x2 - x1)) / camera.width}%`;
-    box.style.height = `${(100 * (y2 - y1)) / camera.height}%`;
+function drawBoxes(layer, { tracks, width, height }) {
+  const boxes = tracks.map(([id, x1, y1, x2, y2]) => {
+    const box = document.createElement("span");
+    box.className = y1 / height < 0.08 ? "cam-box low" : "cam-box";
+    box.style.left = `${(100 * x1) / width}%`;
+    box.style.top = `${(100 * y1) / height}%`;
+    box.style.width = `${(100 * (x2 - x1)) / width}%`;
+    box.style.height = `${(100 * (y2 - y1)) / height}%`;
     const label = document.createElement("span");
     label.textContent = `person ${id}`;
     box.append(label);
@@ -71,7 +121,7 @@ function freshness(camera) {
 }
 
 function people(camera) {
-  if (camera.seq === null || camera.state !== "live") return "";
-  const count = camera.tracks.length;
+  if (!camera.has_picture || camera.state !== "live") return "";
+  const count = camera.num_people;
   return count === 0 ? "nobody in view" : count === 1 ? "1 person" : `${count} people`;
 }

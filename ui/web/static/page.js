@@ -2,6 +2,8 @@
 import * as cameras from "./cameras.js";
 import * as chat from "./chat.js";
 import * as engine from "./engine.js";
+import * as feed from "./feed.js";
+import * as socket from "./socket.js";
 import * as theme from "./theme.js";
 
 function whenMounted(run) {
@@ -12,6 +14,8 @@ function whenMounted(run) {
 whenMounted(() => {
   theme.start();
   cameras.start();
+  feed.start();
+  socket.start();
   chat.start();
   engine.start();
 });
