@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -40,6 +41,9 @@ PILLOW_PIXELS = 178_956_970
 """Beyond twice this many, Pillow itself refuses to read a header."""
 
 STEP_POLICIES = ("stall-free", "prefill-first", "split-fuse", "latency-target")
+
+_ORIGIN = re.compile(r"\*|https?://[^/\s*@]+")
+_DOMAIN = re.compile(r"([a-z0-9-]+\.)*[a-z0-9-]+(:\d{1,5})?")
 
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}
 
@@ -88,6 +92,23 @@ class EngineConfig:
         "key that every request but /health must carry as a Bearer token",
         secret=True,
         env="WATCHWORD_API_KEY",
+    )
+    insecure: bool = _flag(False, "let everybody who reaches --host use the server without a key")
+    allowed_origins: str | None = _flag(
+        None,
+        "origins of web pages that may use the server from a browser, such as https://a.example, separated by commas; "
+        "* for all (default: none)",
+    )
+    allowed_media_domains: str | None = _flag(
+        None,
+        "domains that images may be fetched from, such as a.example,b.example:8080 (default: none; images come in the "
+        "request)",
+    )
+    drain_timeout_s: float = _flag(
+        20.0,
+        "seconds that running answers may go on after SIGTERM; after Ctrl-C it is one at most",
+        at_least=0.0,
+        at_most=3600.0,
     )
     device: str = _flag("auto", "where to compute; auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
     dtype: str = _flag(
@@ -155,6 +176,8 @@ class EngineConfig:
         self._check_budget()
         if self.target_itl_ms is not None and self.step_policy != "latency-target":
             raise ConfigError(f"--target-itl-ms is for --step-policy latency-target, not for {self.step_policy}")
+        _check_list("--allowed-origins", self.allowed_origins, _ORIGIN, "an origin such as https://a.example, or *")
+        _check_list("--allowed-media-domains", self.allowed_media_domains, _DOMAIN, "a domain such as a.example")
 
     def _check_budget(self) -> None:
         """R6: every running sequence must find room for its next token in every step."""
@@ -232,6 +255,17 @@ class EngineConfig:
             elif value:
                 shown.append(f"{field.name}=***")
         return " ".join(shown)
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """The words of a setting that takes several, in lower case."""
+    return tuple(word.strip().lower() for word in (text or "").split(",") if word.strip())
+
+
+def _check_list(flag: str, text: str | None, pattern: re.Pattern[str], kind: str) -> None:
+    for word in listed(text):
+        if not pattern.fullmatch(word):
+            raise ConfigError(f"{flag} holds {word!r}; each must be {kind}")
 
 
 def default_model_name(model: str) -> str:

@@ -13,10 +13,12 @@ from backend.models.adapter import Message
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """An image as it came in: a URI, and the path of the request's part that holds it."""
+    """An image as it came in: a URI, and the path of the request's part that holds it. `payload` holds the bytes of one
+    that was fetched."""
 
     uri: str = field(repr=False)
     param: str
+    payload: bytes | None = field(repr=False, default=None)
 
 
 @dataclass(frozen=True, slots=True)

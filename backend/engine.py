@@ -7,6 +7,7 @@ Knows nothing of text, HTTP or tensors.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Protocol
 
-from backend.errors import Cancelled, EngineDead, EngineError
+from backend.errors import Cancelled, EngineDead, EngineError, Stopping
 from backend.metrics import EngineMetrics, StepRecord, kv_usage
 from backend.sched.latency_target import LatencyTarget
 from backend.sched.limits import check_token_budget
@@ -159,11 +160,15 @@ class Engine:
         self.metrics.observe_token_budget(self._token_budget)
 
     def drain(self, timeout_s: float) -> None:
-        """Take no new request, let the others end for up to `timeout_s`, cancel the rest, and stop the thread."""
+        """Take no new request, let the others end for up to `timeout_s`, cancel the rest, and stop the thread.
+
+        A second call may shorten the wait of a first one.
+        """
         with self._changed:
             if self._state is EngineState.RUNNING:
-                self._state = EngineState.DRAINING
-                self._drain_until = time.monotonic() + timeout_s
+                self._state, self._drain_until = EngineState.DRAINING, math.inf
+            if self._state is EngineState.DRAINING:
+                self._drain_until = min(self._drain_until, time.monotonic() + timeout_s)
                 self._changed.notify()
             started = self._thread.ident is not None
         if started:
@@ -181,7 +186,7 @@ class Engine:
         if self._state is EngineState.DEAD:
             raise EngineDead("the engine ended on an error and computes nothing more")
         if self._state is not EngineState.RUNNING:
-            raise EngineDead("the engine is shutting down")
+            raise Stopping("the engine is shutting down")
 
     def _post(self, command: Callable[[], None]) -> None:
         """Leave a command for the engine thread; the lock is held."""

@@ -28,6 +28,10 @@ class EngineDead(EngineError):
     """The engine thread ended on an error; nothing more will be computed by this process (HTTP 503)."""
 
 
+class Stopping(EngineDead):
+    """The engine takes nothing new because it was asked to stop (HTTP 503)."""
+
+
 class Cancelled(EngineError):
     """The request was cancelled, by its client or by a drain."""
 

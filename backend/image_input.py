@@ -63,7 +63,11 @@ def open_image(uri: str, *, param: str, max_pixels: int) -> EncodedImage:
 
     Raises Rejected with `param` for anything the contract does not cover, except damage behind the header.
     """
-    payload = _payload(uri, param)
+    return open_payload(_payload(uri, param), param=param, max_pixels=max_pixels)
+
+
+def open_payload(payload: bytes, *, param: str, max_pixels: int) -> EncodedImage:
+    """The same for an image's bytes as they are in its file."""
     try:
         with _refusals(param):
             image = _open(payload)
@@ -95,7 +99,9 @@ def _payload(uri: str, param: str) -> bytes:
     """The bytes a data URI carries. Tolerates blanks, missing padding, the URL-safe alphabet and percent-encoding."""
     if uri[:5].lower() != "data:":
         if uri[:5].lower() in ("http:", "https"):
-            raise _refuse(param, "is a web address, and fetching is off: send the image as a data: URI")
+            raise _refuse(
+                param, "is a web address, and fetching is off: send the image as a data: URI (--allowed-media-domains)"
+            )
         raise _refuse(param, "must be a data: URI (data:image/jpeg;base64,…)")
     head = _DATA_URI.match(uri)
     if head is None:

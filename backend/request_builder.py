@@ -11,13 +11,15 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar, overload
 
 from PIL import Image
 
-from backend.conversation import Conversation, SamplingDefaults, SamplingWish
+from backend.conversation import Conversation, ImagePart, SamplingDefaults, SamplingWish
 from backend.errors import Cancelled, Rejected
-from backend.image_input import EncodedImage, open_image
+from backend.image_fetch import ImageFetcher
+from backend.image_input import EncodedImage, open_image, open_payload
 from backend.models.adapter import ModelAdapter
 from backend.models.chat_template import texts_of
 from backend.types import Prepared, Request, RequestClass, SamplingParams
@@ -48,12 +50,14 @@ class RequestBuilder:
         max_model_len: int,
         max_image_pixels: int,
         defaults: SamplingDefaults | None = None,
+        fetcher: ImageFetcher | None = None,
         num_threads: int = 2,
     ) -> None:
         self._adapter = adapter
         self._max_model_len = max_model_len
         self._max_image_pixels = max_image_pixels
         self._defaults = defaults or SamplingDefaults()
+        self._fetcher = fetcher
         self._max_chars = max_model_len * max(map(len, adapter.tokenizer.get_vocab()))
         self._light = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare")
         self._heavy = ThreadPoolExecutor(1, thread_name_prefix="prepare-heavy")
@@ -80,6 +84,8 @@ class RequestBuilder:
         self._refuse_impossible(conversation)
         gone = threading.Event()
         try:
+            if self._fetcher is not None:
+                conversation = replace(conversation, images=await self._fetcher.fill(conversation.images))
             images = await self._open_images(conversation)
             pictures = _Pictures(images, self._adapter.spec.max_image_side, gone)
             heavy = _num_chars(conversation) > LIGHT_CHARS or sum(i.num_pixels for i in images) > LIGHT_PIXELS
@@ -123,7 +129,7 @@ class RequestBuilder:
             return []
         images = await self._run(
             _num_chars(conversation) > LIGHT_CHARS,
-            lambda: [open_image(part.uri, param=part.param, max_pixels=bound) for part in parts],
+            lambda: [_open(part, bound) for part in parts],
         )
         num_pixels, most = sum(i.num_pixels for i in images), LARGEST_IMAGES_PER_REQUEST * bound
         if num_pixels > most:
@@ -190,6 +196,14 @@ class _Pictures(Sequence[Image.Image]):
         return self._images[index].decode(self._max_side)
 
 
+def _open(part: ImagePart, max_pixels: int) -> EncodedImage:
+    if part.payload is not None:
+        return open_payload(part.payload, param=part.param, max_pixels=max_pixels)
+    return open_image(part.uri, param=part.param, max_pixels=max_pixels)
+
+
 def _num_chars(conversation: Conversation) -> int:
     """How much there is to read: text and encoded images."""
-    return sum(map(len, texts_of(conversation.messages))) + sum(len(part.uri) for part in conversation.images)
+    return sum(map(len, texts_of(conversation.messages))) + sum(
+        len(part.payload or part.uri) for part in conversation.images
+    )

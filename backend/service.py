@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
-from backend.config import EngineConfig
+from backend.config import EngineConfig, listed
 from backend.conversation import SamplingDefaults
 from backend.engine import Engine, StepRunner
 from backend.errors import ConfigError, EngineError, ModelLoadError
 from backend.hardware import probe
+from backend.image_fetch import ImageFetcher
 from backend.profile import Profile
 from backend.request_builder import RequestBuilder
 from backend.sched.cost import CostModel
@@ -104,10 +105,16 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
             max_model_len=limits.max_model_len,
             max_image_pixels=resolved.max_image_pixels,
             defaults=_sampling_defaults(path),
+            fetcher=_fetcher(resolved),
         ),
         tokenizer=tokenizer,
         created=int(time.time()),
     )
+
+
+def _fetcher(config: EngineConfig) -> ImageFetcher | None:
+    domains = listed(config.allowed_media_domains)
+    return ImageFetcher(domains, max_bytes=config.max_request_bytes) if domains else None
 
 
 def limits_of(config: EngineConfig, spec: ModelSpec, block_bytes: int, *, may_shrink: bool) -> SchedulerLimits:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 import signal
@@ -23,7 +22,7 @@ from backend.config import EngineConfig
 from backend.errors import EngineError
 from backend.hardware import settle_threads
 from backend.server.arguments import parse_args
-from backend.server.port import port_refusal, take_port
+from backend.server.port import check_exposure, port_refusal, take_port
 
 if TYPE_CHECKING:
     from backend.service import Service
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_USAGE = 2
 EXIT_ENGINE_DEAD = 70
-
-DRAIN_S = 1.0
-"""How long running answers may go on after a signal; everything is over within 5 s."""
 
 DEMO = "demo"
 
@@ -90,6 +86,7 @@ def _serve(config: EngineConfig, stop: _Stop) -> int:
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     _say(f"Threads: {settle_threads()}")
+    check_exposure(config.host, api_key=config.api_key, insecure=config.insecure)
     listener = take_port(config.host, config.port)
     try:
         from backend.service import build_service
@@ -98,8 +95,6 @@ def _serve(config: EngineConfig, stop: _Stop) -> int:
         path, notice = _find_model(config)
         service = build_service(config, path, stop.say)
         _say(f"Settings: {service.config.describe()}")
-        if not config.api_key and not _is_loopback(listener.getsockname()[0]):
-            _say("Warning: everyone who reaches this machine can use this server; --api-key asks them for a key")
         if notice:
             _say(notice)
         return _run(service, listener, stop)
@@ -119,7 +114,10 @@ def _run(service: Service, listener: socket.socket, stop: _Stop) -> int:
         raise port_refusal(host, port, error) from None
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
     server = Server(
-        create_app(service), service, on_ready=lambda: _say(f"Serving {service.model_name} at {url}"), drain_s=DRAIN_S
+        create_app(service),
+        service,
+        on_ready=lambda: _say(f"Serving {service.model_name} at {url}"),
+        drain_s=service.config.drain_timeout_s,
     )
     service.engine.on_dead = server.end
     stop.check()
@@ -139,10 +137,6 @@ def _find_model(config: EngineConfig) -> tuple[str, str | None]:
     with download_progress() as progress:
         path = ensure_demo_model(config.cache_dir.expanduser(), progress)
     return str(path), f"The demo model is for research and evaluation; its terms and limits: {path / 'README.md'}"
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _say(line: str) -> None:

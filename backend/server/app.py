@@ -14,10 +14,11 @@ from openai.types import Model
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from backend.config import STEP_POLICIES
+from backend.config import STEP_POLICIES, listed
 from backend.engine import EngineState
 from backend.errors import EngineError, Rejected
 from backend.server.chat import create_chat_completion
@@ -27,6 +28,9 @@ from backend.server.responses import create_response
 from backend.service import Service
 
 MAX_STEPS = 2048
+
+_OPEN = ("/health", "/ready")
+"""Paths that need no key."""
 
 _CHANGE_HELP = (
     'the body must hold at least one of "max_num_batched_tokens" (a whole number), "step_policy" (a name) and '
@@ -43,6 +47,9 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, gone_response)
     if service.config.api_key:
         app.add_middleware(ApiKey, key=service.config.api_key)
+    if origins := listed(service.config.allowed_origins):
+        # Outside the key's guard: a browser asks first, without it.
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
     _add_openai_routes(app, service)
     _add_engine_routes(app, service)
     return app
@@ -76,6 +83,11 @@ def _add_engine_routes(app: FastAPI, service: Service) -> None:
         status = HTTPStatus.OK if running else HTTPStatus.SERVICE_UNAVAILABLE
         return JSONResponse({"status": "ok" if running else engine.state.value}, status)
 
+    @app.get("/ready")
+    async def ready() -> JSONResponse:
+        why = _unready(service)
+        return JSONResponse({"status": why or "ready"}, HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK)
+
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(engine.metrics.render(), media_type=CONTENT_TYPE_LATEST)
@@ -100,6 +112,14 @@ def _add_engine_routes(app: FastAPI, service: Service) -> None:
             target_s=None if wanted.target_itl_ms is None else wanted.target_itl_ms / 1e3,
         )
         return JSONResponse(_head(service))
+
+
+def _unready(service: Service) -> str | None:
+    """Why a request that comes now would be turned away, in a word; None if it would not."""
+    engine = service.engine
+    if engine.state is not EngineState.RUNNING:
+        return engine.state.value
+    return "queue full" if engine.stats().num_waiting >= engine.limits.max_num_waiting else None
 
 
 class EngineChange(BaseModel):
@@ -155,7 +175,7 @@ def _validation_response(request: Request, error: Exception) -> Response:
 
 
 class ApiKey:
-    """Lets through what carries the key as a Bearer token, and /health."""
+    """Lets through what carries the key as a Bearer token, and whoever asks how the server is."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
@@ -163,7 +183,7 @@ class ApiKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
-        if scope["type"] != "http" or scope["path"] == "/health" or self._carries_key(scope):
+        if scope["type"] != "http" or scope["path"] in _OPEN or self._carries_key(scope):
             await self._app(scope, receive, send)
             return
         error = ApiError(

@@ -48,6 +48,9 @@ def _add_flag(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) ->
         parser.add_argument("--no-" + flag[2:], dest=field.name, action="store_false", default=None, help=meta["help"])
         return
     help_text = meta["help"].replace("%", "%%")
+    if kind_of(field) is bool:
+        parser.add_argument(flag, dest=field.name, action="store_true", default=None, help=help_text)
+        return
     if meta["choices"]:
         help_text += f"; one of {', '.join(meta['choices'])}"
     if meta["env"]:

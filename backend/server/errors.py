@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from backend.errors import Cancelled, ConfigError, EngineDead, EngineError, Overloaded, Rejected
+from backend.errors import Cancelled, ConfigError, EngineDead, EngineError, Overloaded, Rejected, Stopping
 
 log = logging.getLogger("watchword.server")
 
@@ -57,6 +57,9 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
         case Overloaded():
             headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
             return HTTPStatus.TOO_MANY_REQUESTS, error_body(text, "rate_limit_error", code="overloaded"), headers
+        case Stopping():
+            body = error_body(text, _SERVER_ERROR, code="shutting_down")
+            return HTTPStatus.SERVICE_UNAVAILABLE, body, {"Retry-After": "1"}
         case EngineDead():
             return HTTPStatus.SERVICE_UNAVAILABLE, error_body(text, _SERVER_ERROR, code="engine_dead"), {}
         case Cancelled():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 
 from backend.errors import ConfigError
@@ -34,3 +35,20 @@ def port_refusal(host: str, port: int, error: OSError, flag: str = "--port") -> 
     else:
         reason = f"cannot be used ({error.strerror or error}): check the address, or choose another port with {flag}"
     return ConfigError(f"port {port} on {host} {reason}")
+
+
+def check_exposure(host: str, *, api_key: str | None, insecure: bool) -> None:
+    """Raise ConfigError for an address that other machines reach, unless a key guards it or nobody minds."""
+    if not api_key and not insecure and not _is_loopback(host):
+        raise ConfigError(
+            f"--host {host} can be reached from other machines, and no key guards it: set --api-key or "
+            "WATCHWORD_API_KEY, or let everybody in with --insecure"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return True  # `take_port` says what is wrong with it
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

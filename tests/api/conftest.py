@@ -50,12 +50,12 @@ class Live:
 
 
 @contextmanager
-def live(service: Service) -> Iterator[Live]:
+def live(service: Service, drain_s: float = 0.5) -> Iterator[Live]:
     listener = take_port("127.0.0.1", 0)
     listener.listen(128)
     root = f"http://127.0.0.1:{listener.getsockname()[1]}"
     ready = threading.Event()
-    server = Server(create_app(service), service, on_ready=ready.set, drain_s=0.5)
+    server = Server(create_app(service), service, on_ready=ready.set, drain_s=drain_s)
     service.engine.on_dead = server.end
     service.engine.start()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -87,6 +87,7 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
             reply: str = "Hello there.",
             *,
             step_s: float = 0.0,
+            drain_s: float = 0.5,
             adapter: ScriptedAdapter | None = None,
             **options: object,
         ) -> Scripted:
@@ -94,7 +95,7 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
             runner = ScriptedRunner(adapter, reply, step_s=step_s)
             stack.callback(runner.release)
             service = scripted_service(runner, adapter, **options)  # type: ignore[arg-type]
-            return Scripted(stack.enter_context(live(service)), runner, adapter)
+            return Scripted(stack.enter_context(live(service, drain_s)), runner, adapter)
 
         yield start
 

@@ -17,6 +17,7 @@ from backend.config import EngineConfig
 from backend.conversation import SamplingDefaults
 from backend.engine import Engine
 from backend.errors import Rejected
+from backend.image_fetch import ImageFetcher
 from backend.models.adapter import Message, ModelSpec, TextParts
 from backend.request_builder import RequestBuilder
 from backend.sched.policy import make_policy
@@ -162,6 +163,7 @@ def scripted_service(
     *,
     limits: SchedulerLimits | None = None,
     defaults: SamplingDefaults | None = None,
+    fetcher: ImageFetcher | None = None,
     **settings: Any,
 ) -> Service:
     """A Service around a scripted model, named `scripted`, its engine not started."""
@@ -175,6 +177,7 @@ def scripted_service(
             max_model_len=limits.max_model_len,
             max_image_pixels=config.max_image_pixels,
             defaults=defaults,
+            fetcher=fetcher,
         ),
         tokenizer=adapter.core,
         created=1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from backend.engine import EngineState
 from tests.api.conftest import Scripted
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -175,4 +177,35 @@ def test_a_server_that_stops_ends_its_streams_with_a_word(scripted: Start) -> No
         rig.live.server.should_exit = True
         rest = [line for line in lines if line]
     assert time.monotonic() - t_begin < 4
+    assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "cancelled"
+
+
+def test_a_drain_lets_running_answers_end_and_turns_new_ones_away(scripted: Start) -> None:
+    rig = scripted("abcdef", step_s=0.01, drain_s=20.0)
+    with rig.live.http() as http, http.stream("POST", PATH, json={**LONG, "max_tokens": 60, "stream": True}) as reply:
+        lines = reply.iter_lines()
+        while "content" not in next(lines):
+            pass
+        rig.live.server.should_exit = True
+        rig.live.wait_until(lambda: rig.live.service.engine.state is not EngineState.RUNNING)
+        with rig.live.http() as other:
+            refused = other.post(PATH, json={"model": "scripted", "messages": HI})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+            assert refused.headers["retry-after"] == "1"
+            assert other.get("/health").status_code == 503
+            assert other.get("/ready").json() == {"status": "draining"}
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason":"length"' in rest[-2]
+
+
+def test_a_second_signal_ends_the_drain(scripted: Start) -> None:
+    rig = scripted("abcdef", step_s=0.01, drain_s=600.0)
+    with rig.live.http() as http, http.stream("POST", PATH, json={**LONG, "stream": True}) as reply:
+        lines = reply.iter_lines()
+        while "content" not in next(lines):
+            pass
+        for _ in range(2):
+            rig.live.server.handle_exit(signal.SIGTERM, None)
+        rest = [line for line in lines if line]
     assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "cancelled"

@@ -86,7 +86,9 @@ def ends_in_time(server: Process, number: signal.Signals) -> None:
 
 def test_it_serves_until_a_signal_and_ends_clean(checkpoint: Callable[[str], Path]) -> None:
     path = str(checkpoint("llama"))
-    with process("--model", path, "--port", "0", "--device", "cpu", "--api-key", "open sesame") as server:
+    with process(
+        "--model", path, "--port", "0", "--device", "cpu", "--api-key", "open sesame", "--drain-timeout-s", "1"
+    ) as server:
         # With every default, so that on a new machine kernels are compiled first.
         url = server.wait_for("Serving llama at ", timeout_s=280).split()[-1]
         printed = "\n".join(server.lines)
@@ -179,6 +181,13 @@ def test_a_busy_port_is_refused_before_anything_is_loaded() -> None:
         (("--step-policy", "fifo"), "stall-free, prefill-first"),
         (("--target-itl-ms", "50"), "--step-policy latency-target"),
         (("--step-policy", "latency-target", "--target-itl-ms", "-1"), "--target-itl-ms is -1.0"),
+        (
+            ("--host", "0.0.0.0"),
+            "can be reached from other machines, and no key guards it: set --api-key",
+        ),
+        (("--host", "::"), "let everybody in with --insecure"),
+        (("--allowed-origins", "a.example"), "--allowed-origins holds 'a.example'; each must be an origin such as"),
+        (("--allowed-media-domains", "a.example,*"), "--allowed-media-domains holds '*'; each must be a domain"),
         (("--host", "not an address"), "port 0 on not an address cannot be used"),
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.config import EngineConfig
+from backend.server.port import check_exposure
 from camera_sources.url import redact, split_credentials
 from pipeline.base_url import BaseUrlError, check_base_url
 from ui.errors import UsageError
@@ -33,6 +34,7 @@ def check_engine(engine: Mapping[str, Any], base_url: str | None) -> EngineConfi
     config = EngineConfig(**engine)
     if base_url is None:
         check_model(config.model)
+        check_exposure(config.host, api_key=config.api_key, insecure=config.insecure)
     else:
         check_address(base_url)
     return config

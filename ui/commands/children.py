@@ -15,6 +15,8 @@ from ui.commands.machine import physical_cores, reachable
 PRIVATE = ("SOURCE", "MODEL", "DETECTOR", "WATCHWORD_API_KEY")
 """Not handed on in the environment: sources and keys travel over pipes, the rest as flags."""
 APP_NICENESS = 10
+DRAIN_S = 1.0
+"""How long the engine's answers may go on when everything is stopped; less than the supervisor waits."""
 
 
 def backend_child(engine: Mapping[str, Any], host: str, port: int) -> Child:
@@ -22,7 +24,7 @@ def backend_child(engine: Mapping[str, Any], host: str, port: int) -> Child:
     threads = {"OMP_NUM_THREADS": str(physical_cores())}
     return Child(
         name="backend",
-        argv=_python("backend.server", *to_argv({**engine, "host": host, "port": port})),
+        argv=_python("backend.server", *to_argv({"drain_timeout_s": DRAIN_S, **engine, "host": host, "port": port})),
         env=_environment() | threads | to_env(engine),
         ready_url=f"http://{reachable(host)}:{port}/health",
     )

@@ -16,6 +16,9 @@ from backend.server.arguments import from_environment
 
 PANEL = "Engine"
 
+OF_SERVERS = ("host", "port", "insecure", "allowed_origins", "allowed_media_domains", "drain_timeout_s")
+"""Settings of an engine that others use, too."""
+
 
 def with_engine_flags(*, without: Collection[str] = ()) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command every engine flag but `without`; it receives as `engine` the settings of
@@ -49,7 +52,11 @@ def to_argv(engine: Mapping[str, Any]) -> tuple[str, ...]:
     argv: list[str] = []
     for field in dataclasses.fields(EngineConfig):
         if field.name in engine and not field.metadata["secret"]:
-            argv.append(_flag(field) if field.metadata["off_flag"] else f"{_flag(field)}={engine[field.name]}")
+            value = engine[field.name]
+            if kind_of(field) is not bool:
+                argv.append(f"{_flag(field)}={value}")
+            elif value is not field.metadata["off_flag"]:
+                argv.append(_flag(field))
     return tuple(argv)
 
 
@@ -79,18 +86,17 @@ def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
         words.append(f"One of {', '.join(meta['choices'])}.")
     if meta["env"]:
         words.append(f"Also read from {meta['env']}.")
-    if field.default is not None and not meta["off_flag"]:
+    if field.default is not None and kind is not bool:
         words.append(default(str(field.default)))
     option = typer.Option(
         _flag(field),
         help=" ".join(words),
         show_default=False,
-        metavar=None if meta["off_flag"] else _METAVARS.get(kind, "TEXT"),
+        metavar=None if kind is bool else _METAVARS.get(kind, "TEXT"),
         rich_help_panel=PANEL,
     )
-    shown = bool if meta["off_flag"] else kind
     return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[shown | None, option]
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
 
 

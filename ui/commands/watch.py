@@ -19,7 +19,7 @@ from pipeline.weights import find_weights
 from ui.commands.assets import ensure_assets
 from ui.commands.checks import check_backend, check_engine
 from ui.commands.children import backend_child
-from ui.commands.engine_flags import default, with_engine_flags
+from ui.commands.engine_flags import OF_SERVERS, default, with_engine_flags
 from ui.commands.machine import free_port
 from ui.commands.news import News
 from ui.commands.reading import Reading
@@ -34,7 +34,7 @@ HOST = "127.0.0.1"
 INTERRUPTED = 130
 
 
-@with_engine_flags(without=("host", "port"))
+@with_engine_flags(without=OF_SERVERS)
 def watch(
     sources: Annotated[
         list[str],

@@ -26,7 +26,7 @@ from ui.cli import execute, holds_secret
 from ui.commands.app_settings import AppSettings
 from ui.commands.checks import check_backend
 from ui.commands.children import app_child, backend_child
-from ui.commands.engine_flags import to_argv, to_env, with_engine_flags
+from ui.commands.engine_flags import OF_SERVERS, to_argv, to_env, with_engine_flags
 from ui.commands.machine import free_port, physical_cores, reachable, require_free
 from ui.commands.sources import check_cameras, given_sources, short_name, to_cameras
 from ui.commands.terminal import echo_for
@@ -123,7 +123,7 @@ def test_help_names_every_flag(
         "serve": [],
     }[command]
     if command != "chat":
-        hidden = {"host", "port"} if command == "watch" else set()
+        hidden = OF_SERVERS if command == "watch" else ()
         engine = [field for field in dataclasses.fields(EngineConfig) if field.name not in hidden]
         flags += [f"--{'no-' * field.metadata['off_flag']}{field.name.replace('_', '-')}" for field in engine]
     assert [flag for flag in flags if flag not in text] == []

@@ -1,0 +1,89 @@
+"""Who may use the server, from where, and what it fetches for them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from backend.image_fetch import ImageFetcher
+from backend.server.port import check_exposure
+from tests.api.conftest import Scripted
+from tests.api.test_images import data_uri, picture, text
+
+Start = Callable[..., Scripted]
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+PREFLIGHT = {
+    "Origin": "https://a.example",
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,content-type",
+}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
+def test_this_machine_needs_no_key(host: str) -> None:
+    check_exposure(host, api_key=None, insecure=False)
+
+
+def test_a_key_or_a_word_opens_an_address_to_others() -> None:
+    check_exposure("0.0.0.0", api_key="open sesame", insecure=False)
+    check_exposure("0.0.0.0", api_key=None, insecure=True)
+
+
+def test_web_pages_are_not_let_in_unless_named(scripted: Start) -> None:
+    with scripted("Hey").live.http() as http:
+        assert "access-control-allow-origin" not in http.get("/v1/models", headers=PREFLIGHT).headers
+        assert http.options("/v1/models", headers=PREFLIGHT).status_code == 405
+    with scripted("Hey", allowed_origins="https://a.example", api_key="open sesame").live.http() as http:
+        allowed = http.options("/v1/chat/completions", headers=PREFLIGHT)
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == "https://a.example"
+        assert "access-control-allow-credentials" not in allowed.headers
+        refused = http.get("/v1/models", headers={"Origin": "https://a.example"})
+        assert refused.status_code == 401, "an origin is no key"
+        assert refused.headers["access-control-allow-origin"] == "https://a.example"
+        other = http.options("/v1/chat/completions", headers=PREFLIGHT | {"Origin": "https://b.example"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+def web(pages: dict[str, bytes]) -> ImageFetcher:
+    """A fetcher on a web of these paths, all on a.example."""
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["93.184.216.34"]
+
+    def page(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=pages[request.url.path])
+
+    return ImageFetcher(["a.example"], max_bytes=10_000, resolve=resolve, transport=httpx.MockTransport(page))
+
+
+def test_images_are_fetched_from_listed_domains_and_keep_their_order(scripted: Start) -> None:
+    pages = {f"/{color}": base64.b64decode(data_uri(color).split(",")[1]) for color in ("red", "blue")}
+    rig = scripted("two", fetcher=web(pages))
+    uris = ["https://a.example/red", data_uri("lime"), "https://a.example/blue"]
+    messages: Any = [{"role": "user", "content": [*map(picture, uris), text("?")]}]
+    reply = rig.live.openai().chat.completions.create(model="scripted", messages=messages)
+    assert reply.choices[0].message.content == "two"
+    assert [i.getpixel((0, 0)) for i in rig.adapter.seen_images] == [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("https://b.example/red", "not among the domains"),
+        ("https://a.example/text", "not a readable JPEG"),
+    ],
+)
+def test_a_fetched_image_is_refused_by_the_name_of_its_part(scripted: Start, uri: str, words: str) -> None:
+    client = scripted("Hey", fetcher=web({"/text": b"no image at all"})).live.openai()
+    with pytest.raises(openai.BadRequestError, match=words) as caught:
+        client.responses.create(
+            model="scripted",
+            input=[{"role": "user", "content": [{"type": "input_image", "image_url": uri, "detail": "auto"}]}],
+        )
+    assert caught.value.param == "input[0].content[0].image_url"
