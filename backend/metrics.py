@@ -68,6 +68,18 @@ class RequestTimes:
     num_output_tokens: int = 0
 
 
+class _ByClass(dict[RequestClass, Histogram]):
+    """A histogram's children, looked up once: finding one by its label takes longer than counting in it."""
+
+    def __init__(self, whole: Histogram) -> None:
+        super().__init__()
+        self._whole = whole
+
+    def __missing__(self, request_class: RequestClass) -> Histogram:
+        child = self[request_class] = self._whole.labels(request_class.value)
+        return child
+
+
 class EngineMetrics:
     """The engine's Prometheus metrics (prefix `watchword_`) and its ring of steps."""
 
@@ -102,8 +114,10 @@ class EngineMetrics:
         self._success = counter("request_success", "Requests ended, by reason.", ("finished_reason",))
 
     def _make_histograms(self) -> None:
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"watchword_{name}", text, ("request_class",), registry=self.registry, buckets=buckets)
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> _ByClass:
+            return _ByClass(
+                Histogram(f"watchword_{name}", text, ("request_class",), registry=self.registry, buckets=buckets)
+            )
 
         self._ttft = histogram("time_to_first_token_seconds", "Arrival to first token.", _SLOW_S)
         self._itl = histogram("inter_token_latency_seconds", "Token to token.", _FAST_S)
@@ -140,13 +154,13 @@ class EngineMetrics:
 
     def observe_token(self, times: RequestTimes, now: float) -> None:
         """One token of one request; stamps `times`."""
-        label = times.request_class.value
+        label = times.request_class
         if times.t_first_token is None:
             times.t_first_token = now
-            self._ttft.labels(label).observe(now - times.t_arrived)
+            self._ttft[label].observe(now - times.t_arrived)
             self._prompt_tokens.inc(times.num_prompt_tokens)
         elif times.t_last_token is not None:
-            self._itl.labels(label).observe(now - times.t_last_token)
+            self._itl[label].observe(now - times.t_last_token)
         times.t_last_token = now
         times.num_output_tokens += 1
         self._generation_tokens.inc()
@@ -156,16 +170,16 @@ class EngineMetrics:
         self._success.labels(reason.value).inc()
         if reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return
-        label = times.request_class.value
-        self._e2e.labels(label).observe(now - times.t_arrived)
+        label = times.request_class
+        self._e2e[label].observe(now - times.t_arrived)
         if times.t_scheduled is not None:
-            self._queue.labels(label).observe(times.t_scheduled - times.t_arrived)
-            self._inference.labels(label).observe(now - times.t_scheduled)
+            self._queue[label].observe(times.t_scheduled - times.t_arrived)
+            self._inference[label].observe(now - times.t_scheduled)
             if times.t_first_token is not None:
-                self._prefill.labels(label).observe(times.t_first_token - times.t_scheduled)
-                self._decode.labels(label).observe(now - times.t_first_token)
+                self._prefill[label].observe(times.t_first_token - times.t_scheduled)
+                self._decode[label].observe(now - times.t_first_token)
         if times.num_output_tokens > 1 and times.t_first_token is not None and times.t_last_token is not None:
-            self._tpot.labels(label).observe((times.t_last_token - times.t_first_token) / (times.num_output_tokens - 1))
+            self._tpot[label].observe((times.t_last_token - times.t_first_token) / (times.num_output_tokens - 1))
 
     def render(self) -> bytes:
         """The Prometheus text format."""

@@ -28,13 +28,22 @@ def sample(logits: torch.Tensor, params: Sequence[SamplingParams], draws: Sequen
 
     A greedy row ignores its draw. Rows without a finite maximum give `INVALID_TOKEN_ID`.
     """
-    top, greedy = logits.max(dim=-1)
+    top, greedy = _likeliest(logits)
     drawing = [row for row, p in enumerate(params) if p.temperature >= GREEDY_BELOW]
     if drawing:
         rows = upload(drawing, torch.int64, logits.device)
         drawn = _draw(logits.index_select(0, rows), [params[r] for r in drawing], [draws[r] for r in drawing])
         greedy = greedy.index_copy(0, rows, drawn)
     return torch.where(torch.isfinite(top), greedy, INVALID_TOKEN_ID)
+
+
+def _likeliest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row's largest logit and its index, the first of equal ones; not-a-number counts as larger than any."""
+    if logits.device.type != "cpu":
+        return logits.max(dim=-1)
+    # One thread of numpy's is as fast as all of torch's here, and need not wait for a second core.
+    greedy = torch.tensor([int(row.argmax()) for row in logits.numpy()])
+    return logits.gather(1, greedy[:, None])[:, 0], greedy
 
 
 def uniform(seed: int, sample_index: int) -> float:

@@ -162,11 +162,15 @@ class BlockPool:
 
 
 class BlockTable:
-    """One sequence's blocks, in order of its tokens. It only grows at the end, until it is released as a whole."""
+    """One sequence's blocks, in order of its tokens. It only grows at the end, until it is released as a whole.
+
+    `num_published` counts the blocks at its beginning whose content the index was told.
+    """
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._block_ids: list[int] = []
+        self.num_published = 0
 
     def __len__(self) -> int:
         return len(self._block_ids)
@@ -202,10 +206,12 @@ class BlockTable:
 
     def publish(self, keys: Sequence[BlockKey]) -> None:
         """Tell the index what the first `len(keys)` blocks hold, now that it is written."""
-        for block_id, key in zip(self._block_ids, keys, strict=False):
-            self._pool.index.add(block_id, key)
+        for i in range(self.num_published, len(keys)):
+            self._pool.index.add(self._block_ids[i], keys[i])
+        self.num_published = max(self.num_published, len(keys))
 
     def release(self) -> None:
         """Give everything back."""
         self._pool.release(self._block_ids)
         self._block_ids = []
+        self.num_published = 0

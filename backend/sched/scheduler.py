@@ -7,6 +7,7 @@ a time; one step in flight.
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import replace
 
 from backend.errors import Overloaded, Rejected
@@ -41,7 +42,8 @@ class Scheduler:
         self._ledger = EncoderLedger(limits.encoder_cache_embeds)
         self._seqs: dict[str, Sequence] = {}
         self._running: list[Sequence] = []
-        self._waiting: list[Sequence] = []
+        self._waiting: list[Sequence] = []  # in order of priority
+        self._background: dict[str, Sequence] = {}  # those that may still be promoted
         self._in_flight: tuple[Step, list[Sequence]] | None = None
         self._is_admitting = True
         self._next_step_id = 0
@@ -61,7 +63,9 @@ class Scheduler:
         seq = Sequence(request, arrival=self._num_arrivals, step_id=self._next_step_id, table=table)
         self._num_arrivals += 1
         self._seqs[seq.request_id] = seq
-        self._waiting.append(seq)
+        if seq.is_background:
+            self._background[seq.request_id] = seq
+        self._enqueue(seq)
 
     def cancel(self, request_id: str) -> bool:
         """End a request now: its blocks are free on return, and no event follows. False if it is not alive."""
@@ -92,7 +96,9 @@ class Scheduler:
         for lane in lanes:
             before = draft.num_tokens
             for seq in lane.seqs:
-                self._book(seq, lane.tokens - draft.num_tokens, draft)
+                # Asked here, not by a call: hundreds may wait, and nearly always nobody gets in.
+                if self._may_admit or not seq.is_queued:
+                    self._book(seq, lane.tokens - draft.num_tokens, draft)
             if lane.exclusive and draft.num_tokens > before:
                 break
         self._book_images(draft, num_slices)
@@ -116,8 +122,7 @@ class Scheduler:
         for seq, chunk in zip(seqs, step.chunks, strict=True):
             if seq.state is not SeqState.RUNNING:
                 continue
-            if self._limits.enable_prefix_caching:
-                seq.table.publish(seq.block_keys(seq.computed // self._limits.block_size))
+            self._publish(seq)
             if chunk.samples:
                 events += self._accept(seq, result)
         return tuple(events)
@@ -145,9 +150,13 @@ class Scheduler:
 
     def _promote_starved(self) -> None:
         """Background requests that got nothing for long enough count as interactive from now on."""
-        for seq in self._seqs.values():
-            if seq.is_background and self._next_step_id - seq.served_step >= self._limits.background_aging_steps:
-                seq.is_promoted = True
+        aging_steps = self._limits.background_aging_steps
+        starved = [s for s in self._background.values() if self._next_step_id - s.served_step >= aging_steps]
+        for seq in starved:
+            seq.is_promoted = True
+            del self._background[seq.request_id]
+        if starved:
+            self._waiting = _by_priority(self._waiting)
 
     def _view(self) -> View:
         running = _by_priority(self._running)
@@ -155,7 +164,7 @@ class Scheduler:
             step_id=self._next_step_id,
             decodes=tuple(seq for seq in running if seq.is_decoding),
             prefills=tuple(seq for seq in running if not seq.is_decoding),
-            waiting=tuple(_by_priority(self._waiting)),
+            waiting=tuple(self._waiting),
             token_budget=self._token_budget,
             hard_num_tokens=self._limits.hard_num_batched_tokens,
             images=images_to_encode(running, self._ledger),
@@ -184,13 +193,17 @@ class Scheduler:
                 self._preempt(victim)
         return end if num_blocks <= self._pool.num_free else seq.computed
 
+    @property
+    def _may_admit(self) -> bool:
+        return self._is_admitting and len(self._running) < self._limits.max_num_seqs
+
     def _try_admit(self, seq: Sequence, soft_room: int) -> bool:
         """Move a queued sequence to the running if there is a place, and blocks for all its tokens.
 
         The first refusal closes admission for this step, so that nobody overtakes. A sequence with images is let in
         even when no tokens are left, so that its images can be encoded meanwhile.
         """
-        if not self._is_admitting or len(self._running) == self._limits.max_num_seqs:
+        if not self._may_admit:
             return False
         if soft_room <= 0 and not seq.images:
             return False
@@ -211,7 +224,7 @@ class Scheduler:
         seq.rewind()
         seq.move_to(SeqState.PREEMPTED, self._next_step_id)
         self._running.remove(seq)
-        self._waiting.append(seq)
+        self._enqueue(seq)
         self._num_preemptions += 1
 
     def _book_images(self, draft: Draft, num_slices: int | None) -> None:
@@ -263,12 +276,22 @@ class Scheduler:
         self._retire(seq)
         return TokenEvent(seq.request_id, token_id, FinishReason.LENGTH)
 
+    def _publish(self, seq: Sequence) -> None:
+        """Tell the prefix index of the blocks that have become full; in most steps none has."""
+        num_full = seq.computed // self._limits.block_size
+        if self._limits.enable_prefix_caching and num_full > seq.table.num_published:
+            seq.table.publish(seq.block_keys(num_full))
+
     def _retire(self, seq: Sequence) -> None:
         """Forget a sequence; what the prefix index knows of its blocks stays until they are taken."""
         (self._waiting if seq.is_queued else self._running).remove(seq)
         seq.move_to(SeqState.FINISHED, self._next_step_id)
         seq.table.release()
         del self._seqs[seq.request_id]
+        self._background.pop(seq.request_id, None)
+
+    def _enqueue(self, seq: Sequence) -> None:
+        insort(self._waiting, seq, key=lambda other: other.priority)
 
 
 def _by_priority(seqs: list[Sequence]) -> list[Sequence]:

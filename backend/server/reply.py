@@ -53,8 +53,9 @@ class Reply:
         """The stream's events. An error after the first is an event too, and the last one."""
         try:
             yield self._event(ChoiceDelta(role="assistant", content=""), usage_field=include_usage)
+            before, after = self._around_text(usage_field=include_usage)
             async for piece in self._pieces():
-                yield self._event(ChoiceDelta(content=piece), usage_field=include_usage)
+                yield before + json.dumps(piece, ensure_ascii=False).encode() + after
             yield self._event(ChoiceDelta(), finish_reason=self._finish_reason(), usage_field=include_usage)
             if include_usage:
                 yield self._chunk(choices=[], usage=self._usage())
@@ -88,6 +89,16 @@ class Reply:
     def _event(self, delta: ChoiceDelta, *, usage_field: bool, finish_reason: Any = None) -> bytes:
         choice = ChunkChoice(index=0, delta=delta, finish_reason=finish_reason, logprobs=None)
         return self._chunk(choices=[choice], **({"usage": None} if usage_field else {}))
+
+    def _around_text(self, *, usage_field: bool) -> tuple[bytes, bytes]:
+        """What stands before and after the text in each event that carries some: all but the text is the same.
+
+        Building and checking the whole event anew takes many times as long, for every token of every answer.
+        """
+        mark = f"text of {self.answer.request.request_id}"
+        event = self._event(ChoiceDelta(content=mark), usage_field=usage_field)
+        before, _, after = event.partition(json.dumps(mark).encode())
+        return before, after
 
     def _chunk(self, **fields: Any) -> bytes:
         chunk = ChatCompletionChunk(

@@ -22,7 +22,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-compiled = partial(njit, cache=True, error_model="numpy")
+compiled = partial(njit, cache=True, nogil=True, error_model="numpy")
 """Compiled on first call and kept on disk. Division by zero gives infinity, as a loop that fills vectors needs it."""
 
 I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
