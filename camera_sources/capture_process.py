@@ -21,8 +21,8 @@ LOG_LINES = 50
 GOODBYE_S = 0.8  # a little more than the child takes to leave a camera that hangs
 KILL_WAIT_S = 0.5
 MAX_LINE_BYTES = 65536
-# TCP, always given: what OpenCV falls back to differs between its versions, and UDP smears.
-STREAM_OPTIONS = "rtsp_transport;tcp|fflags;nobuffer+discardcorrupt"
+# The transport is always given: what OpenCV falls back to differs between its versions, and UDP smears.
+STREAM_OPTIONS = "rtsp_transport;{transport}|fflags;nobuffer+discardcorrupt"
 # The parent's own environment may hold the source, password included; the child gets only this much of it.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SYSTEMROOT")
 
@@ -32,10 +32,10 @@ Received = tuple[Picture, mmap.mmap]
 class CaptureProcess:
     """A running `capture_child`. Use as a context manager, from one thread; leaving it ends the process.
 
-    Raises OSError if the process cannot be started.
+    `transport` is what RTSP packets come over, "tcp" or "udp". Raises OSError if the process cannot be started.
     """
 
-    def __init__(self, target: str | int, open_timeout_s: float, read_timeout_s: float) -> None:
+    def __init__(self, target: str | int, open_timeout_s: float, read_timeout_s: float, transport: str) -> None:
         self._memory_fd = create_memory()
         self._reader = FrameReader(self._memory_fd)
         self._log: deque[str] = deque(maxlen=LOG_LINES)
@@ -47,7 +47,7 @@ class CaptureProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                env=child_environment(os.environ),
+                env=child_environment(os.environ, transport),
                 pass_fds=(self._memory_fd,),
             )
         except OSError:
@@ -121,14 +121,14 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[b
     return process.stdin, process.stdout, process.stderr
 
 
-def child_environment(parent: Mapping[str, str]) -> dict[str, str]:
+def child_environment(parent: Mapping[str, str], transport: str) -> dict[str, str]:
     """The capture process's environment: enough to run Python and OpenCV, and nothing that could hold a credential."""
     package_root = str(Path(__file__).resolve().parent.parent)
     return {
         **{name: parent[name] for name in PASSED_ON if name in parent},
         "PYTHONPATH": os.pathsep.join(filter(None, (package_root, parent.get("PYTHONPATH")))),
         "PYTHONUNBUFFERED": "1",
-        "OPENCV_FFMPEG_CAPTURE_OPTIONS": STREAM_OPTIONS,
+        "OPENCV_FFMPEG_CAPTURE_OPTIONS": STREAM_OPTIONS.format(transport=transport),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }

@@ -46,9 +46,12 @@ class LiveSource:
 
     is_live = True
 
-    def __init__(self, target: str | int, *, camera_id: str, deadlines: Deadlines | None = None) -> None:
+    def __init__(
+        self, target: str | int, *, camera_id: str, deadlines: Deadlines | None = None, transport: str = "tcp"
+    ) -> None:
         self.camera_id = camera_id
         self._target = target
+        self._transport = transport
         self._deadlines = deadlines or Deadlines()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -123,7 +126,7 @@ class LiveSource:
         t_start = time.monotonic()
         limits = self._deadlines
         try:
-            process = CaptureProcess(self._target, limits.open_s, limits.read_s)
+            process = CaptureProcess(self._target, limits.open_s, limits.read_s, self._transport)
         except OSError as error:
             return Reason(f"cannot start a capture process: {error.strerror}")
         with process:

@@ -18,17 +18,20 @@ _URL = re.compile(r"[a-z][a-z0-9+.\-]*://", re.IGNORECASE)
 _WEBCAM = re.compile(r"(?:/dev/video)?(\d{1,3})")
 
 
-def open_source(source: str, *, camera_id: str, loop: bool = False, realtime: bool = True) -> Source:
+def open_source(
+    source: str, *, camera_id: str, loop: bool = False, realtime: bool = True, transport: str = "tcp"
+) -> Source:
     """The source that `source` names, not started. Raises `SourceError`, one line without credentials.
 
-    `loop` and `realtime` apply to files and folders; a live source is always as fast as it is.
+    `loop` and `realtime` apply to files and folders; a live source is always as fast as it is. `transport` ("tcp" or
+    "udp") applies to RTSP.
     """
     source = source.strip()
     if not source:
         raise SourceError("the source is empty; give an RTSP URL, a video file, a folder of images or a webcam number")
     require_text(source)
     if _URL.match(source) and not source.startswith("file:"):
-        return RtspSource(source, camera_id=camera_id)
+        return RtspSource(source, camera_id=camera_id, transport=transport)
     if (webcam := _WEBCAM.fullmatch(source)) is not None:
         return WebcamSource(int(webcam[1]), camera_id=camera_id)
     path = _existing(source)

@@ -25,7 +25,10 @@ _TELLING: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
         (r"\b403\b|forbidden", Reason("access forbidden (403); check the user's rights", is_refusal=True)),
         (r"\b404\b|not found", Reason("no such stream on this camera (404); check the path of the URL")),
         (r"\b503\b|service unavailable", Reason("the camera is busy or not ready (503)")),
-        (r"\b461\b|unsupported transport", Reason("the camera refuses RTSP over TCP (461)")),
+        (
+            r"\b461\b|unsupported transport",
+            Reason("the camera refuses this transport (461); try the other of tcp and udp"),
+        ),
         (r"\b5\d\d\b.*(?:error|server)", Reason("the camera reports an error of its own (5xx)")),
         (r"connection refused", Reason("connection refused; is the camera on, and the port right?")),
         (r"no route to host|network is unreachable", Reason("host unreachable; check the address and the network")),

@@ -1,4 +1,4 @@
-"""A network camera: RTSP (over TCP), RTMP or HTTP. Knows URLs; the reading and recovering is `live.py`'s."""
+"""A network camera: RTSP (over TCP unless told otherwise), RTMP, HTTP. Knows URLs; `live.py` reads and recovers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from camera_sources.base import SourceError
 from camera_sources.live import Deadlines, LiveSource
 from camera_sources.url import redact, split_credentials, with_credentials
 
+TRANSPORTS = ("tcp", "udp")
 SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https")
 
 
 class RtspSource(LiveSource):
     """A stream by its URL. A password may be percent-encoded or typed as it is; it travels by pipe only."""
 
-    def __init__(self, url: str, *, camera_id: str, deadlines: Deadlines | None = None) -> None:
-        """Raises `SourceError` for a URL that cannot work."""
+    def __init__(self, url: str, *, camera_id: str, deadlines: Deadlines | None = None, transport: str = "tcp") -> None:
+        """Raises `SourceError` for a URL or a transport that cannot work."""
         check_url(url)
-        super().__init__(with_credentials(url), camera_id=camera_id, deadlines=deadlines)
+        if transport not in TRANSPORTS:
+            raise SourceError(f"{redact(url)}: unknown transport {transport!r}; use one of {', '.join(TRANSPORTS)}")
+        super().__init__(with_credentials(url), camera_id=camera_id, deadlines=deadlines, transport=transport)
 
 
 def check_url(url: str) -> None:

@@ -56,7 +56,8 @@ class RtspServer:
     """A camera on the network: serves `path` (H.264 in MP4) in a loop, or a test pattern of `size` without one.
 
     A context manager; skips or fails the test (see `require_rtsp_server`) where there is no server to run. `url` holds
-    the credentials, percent-encoded.
+    the credentials, percent-encoded. `auth` is "basic" or "digest"; with a `certificate` (PEM, key included) it speaks
+    RTSPS.
     """
 
     def __init__(
@@ -68,8 +69,14 @@ class RtspServer:
         *,
         size: str = "320x240",
         fps: int = 10,
+        transport: str = "tcp",
+        auth: str = "basic",
+        certificate: Path | None = None,
     ) -> None:
         self.port = port or free_port()
+        self._certificate = certificate
+        self._options = ["--transport", transport, "--auth", auth]
+        self._options += ["--certificate", str(certificate)] if certificate else []
         self._path, self._user, self._password = path, user, password
         self._size, self._fps = size, fps
         self._process: subprocess.Popen[str] | None = None
@@ -77,7 +84,7 @@ class RtspServer:
     @property
     def bare_url(self) -> str:
         """The URL without credentials."""
-        return f"rtsp://127.0.0.1:{self.port}/cam"
+        return f"rtsp{'s' if self._certificate else ''}://127.0.0.1:{self.port}/cam"
 
     @property
     def url(self) -> str:
@@ -102,6 +109,7 @@ class RtspServer:
         self.kill()
         self._size = size or self._size
         command = [SYSTEM_PYTHON, str(SERVER), "--port", str(self.port), "--size", self._size, "--fps", str(self._fps)]
+        command += self._options
         if self._path is not None:
             command += ["--file", str(self._path)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

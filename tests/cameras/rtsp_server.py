@@ -1,9 +1,10 @@
 """A real RTSP server for the tests, run by the system's Python (which has GStreamer's bindings), not by ours.
 
-    /usr/bin/python3 rtsp_server.py --port 8554 [--file CLIP.mp4] [--size WxH] [--fps N]      user:password on stdin
+    /usr/bin/python3 rtsp_server.py --port 8554 [--file CLIP.mp4] [--size WxH] [--fps N] [--transport tcp|udp]
+        [--auth basic|digest] [--certificate PEM]                                       user:password on stdin
 
-Serves rtsp://127.0.0.1:PORT/cam, over TCP only: CLIP (H.264 in MP4) in a loop, or a moving test pattern. Prints READY
-once it accepts connections.
+Serves rtsp://127.0.0.1:PORT/cam (rtsps:// with a certificate) over one transport: CLIP (H.264 in MP4) in a loop, or a
+moving test pattern. Prints READY once it accepts connections.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import gi  # pyright: ignore[reportMissingImports]
 
 for library in ("Gst", "GstRtsp", "GstRtspServer"):
     gi.require_version(library, "1.0")
-from gi.repository import GLib, Gst, GstRtsp, GstRtspServer  # noqa: E402 # pyright: ignore
+from gi.repository import Gio, GLib, Gst, GstRtsp, GstRtspServer  # noqa: E402 # pyright: ignore
 
 PAY = "rtph264pay name=pay0 pt=96 config-interval=-1"
 ENCODE = "x264enc tune=zerolatency speed-preset=ultrafast threads=1 key-int-max=10"
@@ -73,15 +74,24 @@ def pattern_factory(size: str, fps: int) -> Any:
     return factory
 
 
-def guard(server: Any, factory: Any, user: str, password: str) -> None:
-    """Let only `user` in, by basic authentication."""
-    role = Gst.Structure.new_from_string("viewer,media.factory.access=true,media.factory.construct=true")
-    factory.add_role_from_structure(role)
-    token = GstRtspServer.RTSPToken()
-    token.set_string("media.factory.role", "viewer")
+def protect(server: Any, factory: Any, credentials: str, method: str, certificate: str | None) -> None:
+    """Let only `credentials` (user:password; empty for everybody) in; encrypt if there is a `certificate`."""
     auth = GstRtspServer.RTSPAuth()
-    auth.add_basic(GstRtspServer.RTSPAuth.make_basic(user, password), token)
-    server.set_auth(auth)
+    if certificate:
+        auth.set_tls_certificate(Gio.TlsCertificate.new_from_file(certificate))
+    if credentials:
+        user, password = credentials.split(":", 1)
+        role = Gst.Structure.new_from_string("viewer,media.factory.access=true,media.factory.construct=true")
+        factory.add_role_from_structure(role)
+        token = GstRtspServer.RTSPToken()
+        token.set_string("media.factory.role", "viewer")
+        if method == "digest":
+            auth.set_supported_methods(GstRtsp.RTSPAuthMethod.DIGEST)
+            auth.add_digest(user, password, token)
+        else:
+            auth.add_basic(GstRtspServer.RTSPAuth.make_basic(user, password), token)
+    if credentials or certificate:
+        server.set_auth(auth)
 
 
 def main() -> int:
@@ -90,6 +100,9 @@ def main() -> int:
     parser.add_argument("--file")
     parser.add_argument("--size", default="320x240")
     parser.add_argument("--fps", type=int, default=10)
+    parser.add_argument("--transport", choices=("tcp", "udp"), default="tcp")
+    parser.add_argument("--auth", choices=("basic", "digest"), default="basic")
+    parser.add_argument("--certificate")
     options = parser.parse_args()
     Gst.init(None)
     server = GstRtspServer.RTSPServer()
@@ -97,10 +110,8 @@ def main() -> int:
     server.set_service(str(options.port))
     factory = ClipFactory(options.file) if options.file else pattern_factory(options.size, options.fps)
     factory.set_shared(True)
-    factory.set_protocols(GstRtsp.RTSPLowerTrans.TCP)
-    credentials = sys.stdin.readline().rstrip("\n")
-    if credentials:
-        guard(server, factory, *credentials.split(":", 1))
+    factory.set_protocols(getattr(GstRtsp.RTSPLowerTrans, options.transport.upper()))
+    protect(server, factory, sys.stdin.readline().rstrip("\n"), options.auth, options.certificate)
     server.get_mount_points().add_factory("/cam", factory)
     if server.attach(None) == 0:
         return 1

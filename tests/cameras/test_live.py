@@ -150,7 +150,7 @@ def test_a_webcam_that_does_not_open_is_down() -> None:
 
 
 def test_the_capture_process_gets_no_secret_from_our_environment() -> None:
-    environment = child_environment({"SOURCE": f"rtsp://u:{PASSWORD}@cam", "API_KEY": PASSWORD, "PATH": "/bin"})
+    environment = child_environment({"SOURCE": f"rtsp://u:{PASSWORD}@cam", "API_KEY": PASSWORD, "PATH": "/bin"}, "tcp")
     assert PASSWORD not in repr(environment)
     assert environment["PATH"] == "/bin"
     assert "rtsp_transport;tcp" in environment["OPENCV_FFMPEG_CAPTURE_OPTIONS"]
@@ -180,7 +180,7 @@ def test_protocol_lines_read_back() -> None:
         ("[tcp @ 0x1] Connection to tcp://h:9 failed: Connection refused", "connection refused", False),
         ("[tcp @ 0x1] Failed to resolve hostname h: Name or service not known", "host name unknown", False),
         ("[tcp @ 0x1] Connection to tcp://h:9 failed: No route to host", "host unreachable", False),
-        ("[rtsp @ 0x1] method SETUP failed: 461 Unsupported transport", "the camera refuses RTSP over TCP", False),
+        ("[rtsp @ 0x1] method SETUP failed: 461 Unsupported transport", "the camera refuses this transport", False),
         ("nothing telling", "cannot be opened as a video stream", False),
     ],
 )
