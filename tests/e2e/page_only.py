@@ -28,6 +28,7 @@ from pipeline.store import EventStore, _to_row
 from tests.unit.ui.scripted_engine import ScriptedEngine, a_step
 from ui.web.board import MAX_CARDS, Board
 from ui.web.engine_link import EngineLink
+from ui.web.password import hash_password
 from ui.web.site import build_server, build_site
 
 SIZE = (640, 360)
@@ -124,7 +125,8 @@ async def serve(arguments: argparse.Namespace, data_dir: Path) -> None:
     async with ScriptedEngine() as scripted:
         engine = EngineLink(scripted.url, is_own=True)
         client = AsyncOpenAI(base_url=scripted.url, api_key="none", max_retries=0)
-        site = build_site(board, store, engine, client, None)
+        password_hash = hash_password(arguments.password) if arguments.password else None
+        site = build_site(board, store, engine, client, None, password_hash=password_hash)
         server = build_server(site, "127.0.0.1", arguments.port)
         tasks = [asyncio.create_task(engine.follow()), asyncio.create_task(play(board, cameras, scripted))]
         serving = asyncio.create_task(server.serve())
@@ -147,6 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cameras", type=int, default=1)
     parser.add_argument("--events", type=int, default=0)
+    parser.add_argument("--password", default="")
     parser.add_argument("--port", type=int, default=0)
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(serve(parser.parse_args(), Path(folder)))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import DESKTOP, PHONE, sideways_overflow, visit
+from tests.e2e.site import page_only
 
 pytestmark = pytest.mark.browser
 
@@ -20,13 +18,8 @@ NUM_EVENTS = 10_000
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.e2e.page_only", "--cameras=8", f"--events={NUM_EVENTS}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        yield json.loads(process.stdout.readline())["url"]
-        process.stdin.close()
-        process.wait(20)
+    with page_only(cameras=8, events=NUM_EVENTS) as url:
+        yield url
 
 
 def test_a_desk_with_eight_cameras(site: str, chromium: Browser) -> None:

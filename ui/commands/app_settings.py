@@ -26,6 +26,7 @@ class AppSettings:
     data_dir: Path
     cache_dir: Path
     is_own_engine: bool = False
+    ui_password_hash: str | None = field(default=None, repr=False)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     def to_json(self) -> str:

@@ -12,7 +12,7 @@ from ui.commands.app_settings import AppSettings
 from ui.commands.engine_flags import to_argv, to_env
 from ui.commands.machine import physical_cores, reachable
 
-PRIVATE = ("SOURCE", "MODEL", "DETECTOR", "WATCHWORD_API_KEY")
+PRIVATE = ("SOURCE", "MODEL", "DETECTOR", "WATCHWORD_API_KEY", "WATCHWORD_UI_PASSWORD")
 """Not handed on in the environment: sources and keys travel over pipes, the rest as flags."""
 APP_NICENESS = 10
 DRAIN_S = 1.0

@@ -17,6 +17,7 @@ from ui.commands.checks import check_backend, check_engine
 from ui.commands.children import app_child, backend_child
 from ui.commands.engine_flags import default, with_engine_flags
 from ui.commands.machine import free_port, reachable, require_free
+from ui.commands.page_password import page_password_hash
 from ui.commands.sources import KINDS, check_cameras, given_sources, to_cameras
 from ui.commands.terminal import Verbose, echo_for, until_signal
 from ui.errors import UsageError, say
@@ -52,6 +53,17 @@ def run(
     loop: Annotated[bool, typer.Option("--loop", help="Start video files and folders over at their end.")] = False,
     ui_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the page.")] = "127.0.0.1",
     ui_port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="Port of the page.")] = 8080,
+    ui_password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PASSWORD",
+            envvar="WATCHWORD_UI_PASSWORD",
+            show_envvar=False,
+            help="Password of the page, required beyond this machine. Also read from WATCHWORD_UI_PASSWORD, which "
+            f"keeps it out of the list of processes. {default('none')}",
+            show_default=False,
+        ),
+    ] = None,
     data_dir: Annotated[Path, typer.Option(metavar="PATH", help="Where events and their pictures are kept.")] = Path(
         DATA_DIR
     ),
@@ -64,6 +76,7 @@ def run(
     """
     if "model" not in engine and os.environ.get("MODEL"):
         engine["model"] = os.environ["MODEL"]
+    password_hash = page_password_hash(ui_host, ui_password)
     config = check_engine(engine, base_url)
     named = given_sources(sources)
     cameras = to_cameras(named, loop=loop)
@@ -94,6 +107,7 @@ def run(
         data_dir=data_dir.expanduser(),
         cache_dir=config.cache_dir.expanduser(),
         is_own_engine=base_url is None,
+        ui_password_hash=password_hash,
     )
     children = [app_child(settings)]
     if base_url is None:

@@ -52,7 +52,7 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
             base_url=settings.base_url, api_key=settings.api_key or "none", max_retries=0, timeout=CHAT_TIMEOUT_S
         )
         stack.push_async_callback(client.close)
-        site = build_site(board, store, engine, client, settings.model)
+        site = build_site(board, store, engine, client, settings.model, password_hash=settings.ui_password_hash)
         server = build_server(site, settings.ui_host, settings.ui_port)
         beside = [board.follow(news), engine.follow(), _fail_with(pipeline), keep_tidy(store, settings.retention)]
         return await _serve(server, [asyncio.create_task(part) for part in beside])

@@ -14,17 +14,17 @@ from ui.web.chat import ChatBox
 from ui.web.elements import Text, box, trusted
 
 HEAD = """
-<meta name="referrer" content="no-referrer">
+<meta name="referrer" content="same-origin">
 <link rel="stylesheet" href="static/style.css">
 <script type="module" src="static/page.js"></script>
 """
 
 
-def build_page(board: Board, conversation: Conversation, *, is_own_engine: bool) -> None:
+def build_page(board: Board, conversation: Conversation, *, is_own_engine: bool, has_password: bool) -> None:
     """Everything one browser sees. Called once per page view, inside NiceGUI's page context."""
     ui.add_head_html(HEAD)
     with box("div", "ww"):
-        trusted(_HEADER)
+        trusted(_HEADER.format(leave=_LEAVE if has_password else ""))
         with box("main", "ww-grid"):
             with box("section", "panel p-cameras", aria_labelledby="cameras-title"):
                 with box("div", "panel-head"):
@@ -48,13 +48,15 @@ _HEADER = """
     <span class="rate" data-rate="kv" hidden title="Share of the KV cache in use"><b></b> KV cache</span>
     <span class="state lost" data-tone="bad">Watchword stopped – trying to reconnect</span>
   </div>
-  <button class="ww-theme" id="theme" type="button" aria-label="Light or dark" title="Light or dark">
+  {leave}<button class="ww-theme" id="theme" type="button" aria-label="Light or dark" title="Light or dark">
     <svg viewBox="0 0 16 16" aria-hidden="true">
       <circle cx="8" cy="8" r="6.25" fill="none" stroke="currentColor" stroke-width="1.5"/>
       <path d="M8 1.75a6.25 6.25 0 0 1 0 12.5Z" fill="currentColor"/></svg>
   </button>
 </header>
 """
+
+_LEAVE = """<button class="quiet" id="leave" type="button">Log out</button>"""
 
 _CAMERAS = """
 <div class="cams" data-count="0"></div>

@@ -25,7 +25,8 @@ MAX_PAGE = 40
 MAX_ID = 128
 MAX_WORDS = 200
 NEVER_CACHED = {"Cache-Control": "no-store"}
-CACHED_FOR_GOOD = {"Cache-Control": "private, max-age=31536000, immutable"}
+CACHED_FOR_GOOD = {"Cache-Control": "private, max-age=31536000, immutable", "Vary": "Cookie"}
+"""Pictures never change. They are another person's as soon as the cookie is, so a session's end hides them, too."""
 
 
 class SettingsWish(BaseModel):

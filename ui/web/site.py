@@ -15,6 +15,8 @@ from openai import AsyncOpenAI
 from ui.conversation import Conversation
 from ui.web.board import Board
 from ui.web.engine_link import EngineLink
+from ui.web.guard import Guard
+from ui.web.login import build_login
 from ui.web.page import build_page
 from ui.web.routes import build_routes
 from ui.web.socket import build_socket
@@ -27,20 +29,28 @@ CHAT_MAX_TOKENS = 256
 
 
 def build_site(
-    board: Board, store: EventStore | None, engine: EngineLink, client: AsyncOpenAI, model: str | None
-) -> FastAPI:
-    """The page and all it fetches. NiceGUI keeps one site per process, so call this once."""
+    board: Board,
+    store: EventStore | None,
+    engine: EngineLink,
+    client: AsyncOpenAI,
+    model: str | None,
+    *,
+    password_hash: str | None = None,
+) -> Guard:
+    """The page and all it fetches, behind its guard. NiceGUI keeps one site per process, so call this once."""
     # NiceGUI looks for its server among all living objects, which wakes other libraries' deprecation notices.
     warnings.filterwarnings("ignore", module=r"nicegui\.ui_run_with")
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     site.include_router(build_routes(board, store, engine))
     site.include_router(build_socket(board))
+    guard = Guard(site, password_hash)
+    site.include_router(build_login(guard))
     site.mount("/static", StaticFiles(directory=STATIC))
 
     @ui.page("/")
     def page() -> None:
         conversation = Conversation(client, model=model, max_tokens=CHAT_MAX_TOKENS)
-        build_page(board, conversation, is_own_engine=engine.is_own)
+        build_page(board, conversation, is_own_engine=engine.is_own, has_password=guard.has_password)
 
     ui.run_with(
         site,
@@ -54,10 +64,10 @@ def build_site(
         reconnect_timeout=10.0,
         message_history_length=200,
     )
-    return site
+    return guard
 
 
-def build_server(site: FastAPI, host: str, port: int) -> uvicorn.Server:
+def build_server(site: Guard, host: str, port: int) -> uvicorn.Server:
     """A server that says nothing unless something is wrong. `await server.serve()` runs it until SIGINT or SIGTERM."""
     return uvicorn.Server(
         uvicorn.Config(

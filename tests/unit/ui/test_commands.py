@@ -28,6 +28,7 @@ from ui.commands.checks import check_backend
 from ui.commands.children import app_child, backend_child
 from ui.commands.engine_flags import OF_SERVERS, to_argv, to_env, with_engine_flags
 from ui.commands.machine import free_port, physical_cores, reachable, require_free
+from ui.commands.page_password import page_password_hash
 from ui.commands.sources import check_cameras, given_sources, short_name, to_cameras
 from ui.commands.terminal import echo_for
 from ui.errors import UsageError
@@ -117,7 +118,7 @@ def test_help_names_every_flag(
     text = capsys.readouterr().out
     assert "<bool>" not in text
     flags = {
-        "run": ["--base-url", "--detector", "--ui-host", "--ui-port", "--data-dir", "--loop"],
+        "run": ["--base-url", "--detector", "--ui-host", "--ui-port", "--ui-password", "--data-dir", "--loop"],
         "watch": ["--jsonl", "--no-realtime", "--base-url", "--detector"],
         "chat": ["--image", "--base-url", "--model", "--max-tokens"],
         "serve": [],
@@ -365,3 +366,27 @@ def test_physical_cores_are_some_of_the_logical_ones() -> None:
 )
 def test_only_a_command_line_with_a_secret_is_moved_out_of_sight(argv: list[str], is_secret: bool) -> None:
     assert holds_secret(argv) is is_secret
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.9", "cameras.example"])
+def test_a_page_for_other_machines_needs_a_password(host: str) -> None:
+    with pytest.raises(UsageError, match=f"--ui-host {host} .* set WATCHWORD_UI_PASSWORD"):
+        page_password_hash(host, None)
+    with pytest.raises(UsageError, match="has 3 characters; it needs 8") as refused:
+        page_password_hash(host, "abc")
+    assert "abc" not in str(refused.value)
+    hashed = page_password_hash(host, "a long password")
+    assert hashed is not None
+    assert "a long password" not in hashed
+    assert page_password_hash("127.0.0.1", None) is None
+
+
+def test_run_refuses_an_open_page_before_anything_starts() -> None:
+    command = [sys.executable, "-m", "ui.cli", "run", "--ui-host=0.0.0.0"]
+    environment = {name: value for name, value in os.environ.items() if name != "WATCHWORD_UI_PASSWORD"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "watchword: --ui-host 0.0.0.0 lets other machines open the page, so it needs a password: "
+        "set WATCHWORD_UI_PASSWORD or --ui-password"
+    ]

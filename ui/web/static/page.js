@@ -11,7 +11,14 @@ function whenMounted(run) {
   else requestAnimationFrame(() => whenMounted(run));
 }
 
+// A browser that is logged out shows nothing of before, so the whole page goes.
+async function leave() {
+  await fetch("logout", { method: "POST" });
+  location.assign("login");
+}
+
 whenMounted(() => {
+  document.getElementById("leave")?.addEventListener("click", leave);
   theme.start();
   cameras.start();
   feed.start();

@@ -21,6 +21,7 @@ export async function json(path, options) {
     throw error;
   }
   delete document.body.dataset.lost;
+  if (reply.status === 401) location.assign("login"); // the session ended
   if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
   return reply.json();
 }
