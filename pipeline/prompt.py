@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from camera_sources.cv import import_cv2
 from pipeline.events import Box, CaptionJob, Selection
+from pipeline.picture_note import cut_of, with_note
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionUserMessageParam
@@ -27,7 +28,8 @@ JPEG_QUALITY = 90
 def build_job(selection: Selection, prompt: str, jpeg_long_side: int) -> CaptionJob:
     """The job of a selection, its JPEG cut and encoded."""
     image = crop_to_people(selection.frame.image, tuple(track.box for track in selection.tracks))
-    return CaptionJob(selection, encode_jpeg(image, jpeg_long_side, JPEG_QUALITY), prompt)
+    jpeg = with_note(encode_jpeg(image, jpeg_long_side, JPEG_QUALITY), cut_of(selection.frame.image, image))
+    return CaptionJob(selection, jpeg, prompt)
 
 
 def message(job: CaptionJob) -> ChatCompletionUserMessageParam:

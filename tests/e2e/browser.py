@@ -44,7 +44,8 @@ def visit(
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: _note_foreign(request.url, url, complaints))
+    origin = "/".join(url.split("/")[:3])
+    page.on("request", lambda request: _note_foreign(request.url, origin, complaints))
     page.goto(url)
     page.wait_for_selector(".ww")
     yield page

@@ -23,6 +23,7 @@ from PIL import Image, ImageDraw
 from camera_sources.base import SourceState, SourceStatus
 from pipeline.events import Box, Event, EventStatus, Reason, Track
 from pipeline.feed import CameraChanged, FrameSeen
+from pipeline.picture_note import Cut, with_note
 from pipeline.schema import EVENTS
 from pipeline.store import EventStore, _to_row
 from tests.unit.ui.scripted_engine import ScriptedEngine, a_step
@@ -92,7 +93,7 @@ def fill(store: EventStore, cameras: list[str], num_events: int) -> None:
         if camera in kept:
             rows.append(_to_row(replace(event, jpeg_path=kept[camera].jpeg_path)))
         else:
-            kept[camera] = store.add(event, picture(number, 30))
+            kept[camera] = store.add(event, with_note(picture(number, number), Cut(0, 0, *SIZE)))
     if rows:
         with store._engine.begin() as connection:  # a row at a time, each safe on disk, would take minutes
             connection.execute(EVENTS.insert(), rows)

@@ -80,6 +80,24 @@ def one_camera_is_shown_alone(page: Page) -> None:
     expect(page.locator(".cam:visible")).to_have_count(8)
 
 
+def test_an_event_has_a_page_of_its_own(site: str, chromium: Browser) -> None:
+    with visit(chromium, f"{site}/event/event-000007", DESKTOP) as page:
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Visit 7.")
+        expect(page.locator(".event-pic .cam-box")).to_have_count(1)
+        box, picture = page.locator(".cam-box").bounding_box(), page.locator(".event-pic").bounding_box()
+        assert box is not None
+        assert picture is not None
+        assert box["y"] - picture["y"] == pytest.approx(picture["height"] * 115 / 360, abs=3)
+        expect(page.locator("dl").first).to_contain_text("Glass to caption2.4 s")
+        page.keyboard.press("ArrowRight")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Visit 8.")
+        page.get_by_role("link", name="Older").click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Visit 7.")
+        page.set_viewport_size({"width": 375, "height": 700})
+        assert sideways_overflow(page) <= 0
+        assert page.request.get(f"{site}/event/nothing").status == 404
+
+
 def test_a_phone_held_upright(site: str, chromium: Browser) -> None:
     with visit(chromium, f"{site}/", PHONE, dark=True) as page:
         expect(page.locator(".cam[data-seq]")).to_have_count(7)

@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 from ui.conversation import Conversation
 from ui.web.board import Board
 from ui.web.engine_link import EngineLink
+from ui.web.event_page import build_event_page
 from ui.web.guard import Guard
 from ui.web.login import build_login
 from ui.web.page import build_page
@@ -43,6 +44,7 @@ def build_site(
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     site.include_router(build_routes(board, store, engine))
     site.include_router(build_socket(board))
+    site.include_router(build_event_page(board, store))
     guard = Guard(site, password_hash)
     site.include_router(build_login(guard))
     site.mount("/static", StaticFiles(directory=STATIC))
