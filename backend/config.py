@@ -240,10 +240,14 @@ class EngineConfig:
             )
         return room
 
-    def hard_num_batched_tokens(self, max_embeds_per_image: int) -> int:
-        """The bound of one step that nothing may pass, and the largest token budget that may be set while running."""
+    def hard_num_batched_tokens(self, max_atomic_len: int) -> int:
+        """The bound of one step that nothing may pass, and the largest token budget that may be set while running.
+
+        An image whose `max_atomic_len` tokens cannot be split fits beside a token of every other running request.
+        """
         floor = GPU_HARD_TOKENS if self.device == "cuda" else CPU_HARD_TOKENS
-        return max(floor, self.max_num_batched_tokens or 0, max_embeds_per_image)
+        beside = (self.max_num_seqs or 1) - 1 if max_atomic_len else 0
+        return max(floor, self.max_num_batched_tokens or 0, max_atomic_len + beside)
 
     def describe(self) -> str:
         """All settings in one line: secrets redacted, and left out where there is none."""

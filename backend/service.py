@@ -139,7 +139,7 @@ def limits_of(config: EngineConfig, spec: ModelSpec, block_bytes: int, *, may_sh
         )
     return SchedulerLimits(
         max_num_batched_tokens=budget,
-        hard_num_batched_tokens=config.hard_num_batched_tokens(spec.max_embeds_per_image),
+        hard_num_batched_tokens=config.hard_num_batched_tokens(spec.max_atomic_len),
         max_num_seqs=seqs,
         max_model_len=min(context, num_blocks * BLOCK_SIZE),
         num_blocks=num_blocks,

@@ -164,12 +164,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class EmbedSlice:
-    """Rows `[row, row + length)` of image `key` replace the chunk's tokens `[dest, dest + length)`."""
+    """Rows `[row, row + length)` of image `key` replace the chunk's tokens `[dest, dest + length)`.
+
+    With `atomic` they are a whole span whose tokens see one another in both directions.
+    """
 
     key: str
     row: int
     dest: int
     length: int
+    atomic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,26 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import (
     FastVlmConfig,
     FastVlmForConditionalGeneration,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3ImageProcessor,
+    Gemma3Processor,
     LlamaConfig,
     LlamaForCausalLM,
     LlavaProcessor,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen2VLImageProcessor,
+    Qwen2VLVideoProcessor,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
     SiglipImageProcessor,
     SmolVLMConfig,
     SmolVLMForConditionalGeneration,
@@ -55,9 +68,14 @@ IMAGE_TEMPLATE = """{%- for message in messages -%}
 
 
 def build_tokenizer(
-    extra_special_tokens: tuple[str, ...] = (), template: str | None = TEXT_TEMPLATE
+    extra_special_tokens: tuple[str, ...] = (),
+    template: str | None = TEXT_TEMPLATE,
+    named_tokens: dict[str, str] | None = None,
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer trained on a few lines; ends a turn with `<|im_end|>`."""
+    """A byte-level BPE tokenizer trained on a few lines; ends a turn with `<|im_end|>`.
+
+    `named_tokens` become attributes of the tokenizer, by which some processors look for them.
+    """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -74,6 +92,7 @@ def build_tokenizer(
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         chat_template=template,
+        **({"extra_special_tokens": named_tokens} if named_tokens else {}),
     )
 
 
@@ -178,9 +197,137 @@ def build_smolvlm(directory: Path) -> None:
     ).save_pretrained(directory)
 
 
+QWEN_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+QWEN_TEMPLATE = IMAGE_TEMPLATE.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
+QWEN_PIXELS = {"shortest_edge": 6 * 64, "longest_edge": 40 * 64}
+"""6 to 40 embeddings of 8 x 8 pixels, four patches each."""
+
+
+def _qwen_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
+    return dict(zip(names, (tokenizer.vocab[token] for token in QWEN_TOKENS), strict=True))
+
+
+def build_qwen2_5_vl(directory: Path) -> None:
+    """Qwen2.5-VL: 6 to 40 rows an image, windows of 2 x 2 rows in two blocks of three, M-RoPE in three sections."""
+    tokenizer = build_tokenizer(QWEN_TOKENS)
+    config = Qwen2_5_VLConfig(
+        vision_config={
+            "depth": 3,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_heads": 2,
+            "patch_size": 4,
+            "window_size": 16,
+            "fullatt_block_indexes": [1],
+            "out_hidden_size": TEXT_SHAPE["hidden_size"],
+        },
+        text_config={
+            **TEXT_SHAPE,
+            "vocab_size": len(tokenizer),
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+        },
+        **_qwen_ids(tokenizer),
+        tie_word_embeddings=False,
+    )
+    _save(Qwen2_5_VLForConditionalGeneration(config), directory, seed=11, eos_token_id=tokenizer.eos_token_id)
+    Qwen2_5_VLProcessor(
+        image_processor=Qwen2VLImageProcessor(patch_size=4, merge_size=2, size=QWEN_PIXELS),
+        tokenizer=tokenizer,
+        video_processor=Qwen2VLVideoProcessor(patch_size=4, merge_size=2),
+        chat_template=QWEN_TEMPLATE,
+    ).save_pretrained(directory)
+
+
+def build_qwen3_vl(directory: Path) -> None:
+    """Qwen3-VL: as above without windows, with learned positions, two taps ("deepstack") and interleaved M-RoPE."""
+    tokenizer = build_tokenizer(QWEN_TOKENS)
+    config = Qwen3VLConfig(
+        vision_config={
+            "depth": 3,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_heads": 2,
+            "patch_size": 4,
+            "num_position_embeddings": 36,
+            "deepstack_visual_indexes": [0, 1],
+            "out_hidden_size": TEXT_SHAPE["hidden_size"],
+        },
+        text_config={
+            **TEXT_SHAPE,
+            "vocab_size": len(tokenizer),
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [4, 2, 2],
+                "mrope_interleaved": True,
+            },
+        },
+        **_qwen_ids(tokenizer),
+        tie_word_embeddings=False,
+    )
+    _save(Qwen3VLForConditionalGeneration(config), directory, seed=18, eos_token_id=tokenizer.eos_token_id)
+    Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(patch_size=4, merge_size=2, size=QWEN_PIXELS),
+        tokenizer=tokenizer,
+        video_processor=Qwen3VLVideoProcessor(patch_size=4, merge_size=2),
+        chat_template=QWEN_TEMPLATE,
+    ).save_pretrained(directory)
+
+
+GEMMA_TOKENS = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+
+
+def build_gemma3(directory: Path) -> None:
+    """Gemma 3 with images: 32 x 32 pixels to 16 rows that see one another, windows of 12 tokens in two layers of three.
+
+    A cap of logits that this class ignores, and must.
+    """
+    tokenizer = build_tokenizer(tuple(GEMMA_TOKENS.values()), named_tokens=GEMMA_TOKENS)
+    config = Gemma3Config(
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "image_size": 32,
+            "patch_size": 4,
+        },
+        text_config={
+            **TEXT_SHAPE,
+            "vocab_size": len(tokenizer),
+            "head_dim": 16,
+            "query_pre_attn_scalar": 8,
+            "sliding_window": 12,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "final_logit_softcapping": 3.0,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        },
+        mm_tokens_per_image=16,
+        image_token_index=tokenizer.vocab[GEMMA_TOKENS["image_token"]],
+        boi_token_index=tokenizer.vocab[GEMMA_TOKENS["boi_token"]],
+        eoi_token_index=tokenizer.vocab[GEMMA_TOKENS["eoi_token"]],
+        tie_word_embeddings=False,
+    )
+    _save(Gemma3ForConditionalGeneration(config), directory, seed=7, eos_token_id=tokenizer.eos_token_id)
+    Gemma3Processor(
+        image_processor=Gemma3ImageProcessor(size={"height": 32, "width": 32}),
+        tokenizer=tokenizer,
+        image_seq_length=16,
+        chat_template=IMAGE_TEMPLATE.replace("<image>", GEMMA_TOKENS["boi_token"]),
+    ).save_pretrained(directory)
+
+
 BUILDERS: dict[str, Callable[[Path], None]] = {
     "llama": build_llama,
     "qwen3": build_qwen3,
     "fast_vlm": build_fast_vlm,
     "smolvlm": build_smolvlm,
+    "qwen2_5_vl": build_qwen2_5_vl,
+    "qwen3_vl": build_qwen3_vl,
+    "gemma3": build_gemma3,
 }

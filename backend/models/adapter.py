@@ -28,6 +28,7 @@ class ModelSpec:
 
     One image gives at most `max_embeds_per_image` rows (0: text only) and at least `min_embeds_per_image`. At most
     `max_image_side` pixels of its shorter side are used (0: not known), so that one far larger may come reduced.
+    `max_atomic_len` is the longest run of image tokens that must be computed within one step (0: none must).
     """
 
     family: str
@@ -43,6 +44,7 @@ class ModelSpec:
     max_embeds_per_image: int
     min_embeds_per_image: int = 0
     max_image_side: int = 0
+    max_atomic_len: int = 0
 
     @property
     def takes_images(self) -> bool:
@@ -82,11 +84,14 @@ class ModelAdapter(Protocol):
         ...
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Embeddings [T, H] of ids int64 [T]; ids at image placeholders may be any safe id."""
+        """Embeddings [T, E] of ids int64 [T]; ids at image placeholders may be any safe id.
+
+        E is the hidden size H, or more where images bring features for further layers: then the rest is zeros here.
+        """
         ...
 
     def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
-        """Encode one image in pauses: yields after every slice but the last, returns rows [num_embeds, H].
+        """Encode one image in pauses: yields after every slice but the last, returns rows [num_embeds, E].
 
         Exactly `image.num_slices` resumptions finish it. Several generators may be alive at once; closing one early is
         allowed at any pause. The caller holds `torch.inference_mode()` around every resumption.
@@ -94,7 +99,7 @@ class ModelAdapter(Protocol):
         ...
 
     def forward(self, embeds: torch.Tensor, positions: torch.Tensor, plan: object) -> torch.Tensor:
-        """One flattened step: embeds [T, H], positions int64 [R, T] -> final-normed hidden states [T, H].
+        """One flattened step: embeds [T, E], positions int64 [R, T] -> final-normed hidden states [T, H].
 
         `plan` reaches the registered attention function unchanged, once per layer.
         """

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 FAMILIES = {
     **dict.fromkeys(TEXT_FAMILIES, "backend.models.text_decoder:TextDecoder"),
     "fast_vlm": "backend.models.fast_vlm:FastVlm",
+    "gemma3": "backend.models.gemma3:Gemma3",
     "idefics3": "backend.models.smolvlm:SmolVlm",
+    "qwen2_5_vl": "backend.models.qwen_vl:QwenVl",
+    "qwen3_vl": "backend.models.qwen_vl:QwenVl",
     "smolvlm": "backend.models.smolvlm:SmolVlm",
 }
 

@@ -74,7 +74,7 @@ class ByStrips(torch.nn.Module):
         self._tower = tower
         self._side: int = convolution.kernel_size[0]
         sample = convolution.weight.new_zeros(1, convolution.in_channels, self._side, pixels)
-        self._strip_s = _measure_s(lambda: convolution(sample), sample.device)
+        self._strip_s = measure_s(lambda: convolution(sample), sample.device)
 
     @property
     def weight(self) -> torch.Tensor:
@@ -156,16 +156,16 @@ def _pack_block(block: Any, mode: str) -> None:
 
 def measure_row_s(module: torch.nn.Module, rows: torch.Tensor) -> float:
     """Seconds that `module` takes for one of `rows` [1, n, H]."""
-    return _measure_s(lambda: module(rows), rows.device) / rows.shape[1]
+    return measure_s(lambda: module(rows), rows.device) / rows.shape[1]
 
 
 def _query_s(attention: Any, rows: torch.Tensor, num_patches: int) -> float:
     keys = rows.new_zeros(1, attention.num_heads, num_patches, attention.head_dim)
     queries = keys[:, :, : rows.shape[1]]
-    return _measure_s(lambda: scaled_dot_product_attention(queries, keys, keys), rows.device) / rows.shape[1]
+    return measure_s(lambda: scaled_dot_product_attention(queries, keys, keys), rows.device) / rows.shape[1]
 
 
-def _measure_s(work: Callable[[], object], device: torch.device) -> float:
+def measure_s(work: Callable[[], object], device: torch.device) -> float:
     """Seconds of `work` when nothing disturbs it. On a GPU 0: there, blocks are short enough.
 
     It is the shortest of a few, in this thread's own processor time: other programs' shares do not count.

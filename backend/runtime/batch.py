@@ -6,7 +6,7 @@ Nothing is decided here: tokens, positions, blocks and image rows are exactly th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
 import torch
@@ -39,7 +39,7 @@ def build_step_tensors(
     """Lay `chunks` (at least one, none empty) end to end. A pure function of its arguments."""
     starts = tuple(accumulate((c.num_tokens for c in chunks), initial=0))
     placed = list(zip(chunks, starts, strict=False))
-    embeds = tuple(EmbedSlice(e.key, e.row, start + e.dest, e.length) for chunk, start in placed for e in chunk.embeds)
+    embeds = tuple(replace(e, dest=start + e.dest) for chunk, start in placed for e in chunk.embeds)
     token_ids = list(chain.from_iterable(c.token_ids for c in chunks))
     for e in embeds:
         token_ids[e.dest : e.dest + e.length] = [0] * e.length
@@ -54,6 +54,7 @@ def build_step_tensors(
             kv_lens=tuple(c.start + c.num_tokens for c in chunks),
             block_tables=tuple(c.block_ids for c in chunks),
             slots=upload(slots, torch.int64, device),
+            atomic_rows=tuple(range(e.dest, e.dest + e.length) for e in embeds if e.atomic),
         ),
         embeds=embeds,
         sample_rows=upload([row for _, row in sampling], torch.int64, device),

@@ -196,4 +196,4 @@ class Sequence:
         for span in self.pending_spans():
             first, last = max(span.start, start), min(span.end, end)
             if first < last:
-                yield EmbedSlice(span.key, span.offset + first - span.start, first - start, last - first)
+                yield EmbedSlice(span.key, span.offset + first - span.start, first - start, last - first, span.atomic)

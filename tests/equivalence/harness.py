@@ -90,7 +90,12 @@ IMAGE_PROMPTS = (
     Prompt("image last", ("Two people walk along a street; a red car stops. What is here? ", picture(4, 96, 96))),
 )
 TEXT_FAMILIES = ("llama", "qwen3")
-IMAGE_FAMILIES = ("fast_vlm", "smolvlm")
+ATOMIC_FAMILIES = ("gemma3",)
+"""Those whose image tokens see one another."""
+IMAGE_FAMILIES = ("fast_vlm", "smolvlm", "qwen2_5_vl", "qwen3_vl", *ATOMIC_FAMILIES)
+FAMILIES = (*TEXT_FAMILIES, *IMAGE_FAMILIES)
+NATIVE_FAMILIES = ("llama", "qwen3", "fast_vlm", "smolvlm")
+"""Those whose text models the compiled loops compute."""
 
 
 def prompts_of(family: str) -> tuple[Prompt, ...]:

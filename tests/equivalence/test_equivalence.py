@@ -10,9 +10,10 @@ import pytest
 from backend.models.adapter import ModelAdapter
 from backend.sched.policy import POLICIES
 from tests.equivalence.harness import (
+    ATOMIC_FAMILIES,
+    FAMILIES,
     IMAGE_FAMILIES,
     IMAGE_PROMPTS,
-    TEXT_FAMILIES,
     Expected,
     Prompt,
     assert_matches,
@@ -24,7 +25,6 @@ from tests.equivalence.harness import (
     tight_limits,
 )
 
-FAMILIES = (*TEXT_FAMILIES, *IMAGE_FAMILIES)
 WHOLE = 1024
 Adapters = Callable[[str], ModelAdapter]
 Answers = Callable[[str], dict[str, Expected]]
@@ -33,14 +33,19 @@ Answers = Callable[[str], dict[str, Expected]]
 @pytest.mark.parametrize("budget", [1, 7, 16, 64, WHOLE])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_chunked_equals_transformers(family: str, budget: int, adapter: Adapters, expected: Answers) -> None:
-    """Chunks of at most `budget` tokens, prompts and decodes mixed, image borders anywhere."""
+    """Chunks of at most `budget` tokens, prompts and decodes mixed, image borders anywhere.
+
+    Only an image that cannot be split goes beyond the budget.
+    """
     model = adapter(family)
     outcome = generate(model, [request_of(model, p) for p in prompts_of(family)], limits(budget))
-    assert max(s.num_decode_tokens + s.num_prefill_tokens for s in outcome.steps) <= budget
+    for step in outcome.steps:
+        at_once = max((e.length for c in step.chunks for e in c.embeds if e.atomic), default=0)
+        assert step.num_decode_tokens + step.num_prefill_tokens <= budget + at_once
     assert_matches(expected(family), outcome.tokens)
 
 
-@pytest.mark.parametrize("family", IMAGE_FAMILIES)
+@pytest.mark.parametrize("family", [family for family in IMAGE_FAMILIES if family not in ATOMIC_FAMILIES])
 def test_images_straddle_chunks_and_blocks(family: str, adapter: Adapters) -> None:
     """The premise of the tests above: with a budget of 7, chunks and blocks really do end inside images."""
     model = adapter(family)
@@ -51,6 +56,20 @@ def test_images_straddle_chunks_and_blocks(family: str, adapter: Adapters) -> No
     assert any((name, end) in ends for name, span in spans for end in range(span.start + 1, span.end))
     assert any(border % 4 == 0 for _, span in spans for border in range(span.start + 1, span.end))
     assert any(e.row > 0 for c in chunks for e in c.embeds)
+
+
+@pytest.mark.parametrize("budget", [1, 7, 16])
+@pytest.mark.parametrize("family", ATOMIC_FAMILIES)
+def test_an_atomic_image_is_in_one_chunk(family: str, budget: int, adapter: Adapters) -> None:
+    model = adapter(family)
+    requests = [request_of(model, p) for p in IMAGE_PROMPTS]
+    chunks = [c for step in generate(model, requests, limits(budget)).steps for c in step.chunks]
+    for request in requests:
+        for span in request.prompt.spans:
+            own = [c for c in chunks if c.request_id == request.request_id and c.start < span.end]
+            (whole,) = [c for c in own if c.start + c.num_tokens > span.start]
+            assert whole.start <= span.start
+            assert whole.start + whole.num_tokens >= span.end
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,7 +15,7 @@ from backend.models.registry import load
 from backend.runtime import runner
 from backend.runtime.batch import StepTensors, build_step_tensors
 from backend.runtime.native.compiler import find_native_obstacle
-from backend.runtime.native.weights import FAMILIES as NATIVE_FAMILIES
+from backend.runtime.native.weights import FAMILIES as COMPILED
 from backend.types import Chunk
 from tests.checkpoints import TEXT_SHAPE, build_tokenizer
 from tests.equivalence import harness
@@ -30,7 +30,6 @@ from tests.equivalence.harness import (
     request_of,
 )
 from tests.equivalence.test_equivalence import (  # noqa: F401  (collected here, and so run on the compiled loops)
-    FAMILIES,
     test_a_seeded_draw_is_independent_of_company_and_preemption,
     test_batched_equals_alone,
     test_chunked_equals_transformers,
@@ -65,7 +64,7 @@ SPECIALITIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("budget", [7, 64])
-@pytest.mark.parametrize("family", sorted(NATIVE_FAMILIES))
+@pytest.mark.parametrize("family", sorted(COMPILED))
 def test_family_equals_transformers(family: str, budget: int, tmp_path: Path) -> None:
     """Biases, head sizes that fill no vector, windows, layers without positions."""
     tokenizer = build_tokenizer()

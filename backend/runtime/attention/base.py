@@ -19,13 +19,16 @@ class AttentionInputs:
 
     Sequence s computes tokens `query_starts[s] : query_starts[s + 1]` of the flattened step, which are its indices
     `kv_lens[s] - query_len : kv_lens[s]`. `slots` int64 [T] is where each token's KV is written (block * block_size +
-    offset). `block_tables[s]` lists the blocks that cover its `kv_lens[s]` tokens.
+    offset). `block_tables[s]` lists the blocks that cover its `kv_lens[s]` tokens. `atomic_rows` are ranges of the
+    flattened step, each within one sequence, whose tokens see one another whatever their order (images of some
+    families); a window hides keys that lie too far back for them, too.
     """
 
     query_starts: tuple[int, ...]
     kv_lens: tuple[int, ...]
     block_tables: tuple[tuple[int, ...], ...]
     slots: torch.Tensor
+    atomic_rows: tuple[range, ...] = ()
 
 
 class AttentionBackend(Protocol):

@@ -64,7 +64,8 @@ class ReferenceAttention:
             for row in range(starts[seq], starts[seq + 1]):
                 index = first_index + row - starts[seq]
                 first_key = 0 if sliding_window is None else max(0, index - sliding_window + 1)
-                visible = slice(first_key, index + 1)
+                ahead = max((rows.stop - 1 - row for rows in plan.inputs.atomic_rows if row in rows), default=0)
+                visible = slice(first_key, index + ahead + 1)
                 scores = torch.einsum("hd,hkd->hk", query[:, row].float(), keys[:, visible]) * scale
                 if softcap is not None:
                     scores = torch.tanh(scores / softcap) * softcap

@@ -25,12 +25,14 @@ class Group:
     """Sequences with the same number n of query tokens: one with n > 1, or S of them with n = 1.
 
     `rows` int64 [S * n] are their places in the flattened step, `indices` int64 [S, n] those tokens' indices in their
-    sequences, `key_slots` int64 [S, L] the slots of key indices 0..L-1 (padded; the mask hides the rest). `whole` says
-    that the queries are the sequence's first n tokens, all there is, so that plain causal attention needs no mask.
+    sequences, `last_keys` int64 [S, n] the last key index that each sees, `key_slots` int64 [S, L] the slots of key
+    indices 0..L-1 (padded; the mask hides the rest). `whole` says that the queries are the sequence's first n tokens,
+    all there is, and each sees those before it, so that plain causal attention needs no mask.
     """
 
     rows: torch.Tensor
     indices: torch.Tensor
+    last_keys: torch.Tensor
     key_slots: torch.Tensor
     whole: bool
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
@@ -39,7 +41,7 @@ class Group:
         """Additive mask [S, n, L]: 0 where the query sees the key, -inf elsewhere. Built at first use."""
         if sliding_window not in self.masks:
             keys = torch.arange(self.key_slots.shape[1], device=self.indices.device)
-            visible = keys <= self.indices[..., None]
+            visible = keys <= self.last_keys[..., None]
             if sliding_window is not None:
                 visible &= keys > self.indices[..., None] - sliding_window
             zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
@@ -79,14 +81,18 @@ class SdpaAttention:
         padded = upload([table + (0,) * (num_blocks - len(table)) for table in tables], torch.int64, device)
         offsets = torch.arange(self._pool.block_size, device=device)
         key_slots = (padded[..., None] * self._pool.block_size + offsets).flatten(1)[:, :kv_len]
+        start, end = inputs.query_starts[seqs[0]], inputs.query_starts[seqs[0]] + query_len
         if query_len == 1:
             rows = upload([inputs.query_starts[s] for s in seqs], torch.int64, device)
             indices = upload([inputs.kv_lens[s] - 1 for s in seqs], torch.int64, device)[:, None]
         else:
-            start = inputs.query_starts[seqs[0]]
-            rows = torch.arange(start, start + query_len, device=device)
+            rows = torch.arange(start, end, device=device)
             indices = torch.arange(kv_len - query_len, kv_len, device=device)[None]
-        return Group(rows, indices, key_slots, whole=kv_len == query_len)
+        atomic = [r for r in inputs.atomic_rows if query_len > 1 and start <= r.start < end]
+        last_keys = indices.clone() if atomic else indices
+        for r in atomic:
+            last_keys[:, r.start - start : r.stop - start] = kv_len - end + r.stop - 1
+        return Group(rows, indices, last_keys, key_slots, whole=kv_len == query_len and not atomic)
 
     def run(
         self,

@@ -7,6 +7,7 @@ import pytest
 
 from backend.models.adapter import ModelAdapter
 from backend.models.registry import load
+from tests.pace import cut_finely
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +16,7 @@ def adapter(checkpoint: Callable[[str], Path]) -> Callable[[str], ModelAdapter]:
 
     def of(family: str) -> ModelAdapter:
         if family not in loaded:
-            loaded[family] = load(str(checkpoint(family)), device="cpu", dtype="auto")
+            loaded[family] = cut_finely(load(str(checkpoint(family)), device="cpu", dtype="auto"))
         return loaded[family]
 
     return of

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from backend.errors import ConfigError
 from backend.models.adapter import ModelSpec
@@ -79,6 +81,37 @@ def test_sdpa_equals_the_oracle(
         results.append(attention.run(1, q, k, v, plan, scale=0.3, sliding_window=sliding_window, softcap=softcap))
     assert results[0].shape == (total, num_heads, HEAD_DIM)
     torch.testing.assert_close(results[1], results[0], atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sliding_window", [None, 1, 6])
+@pytest.mark.parametrize("name", ["reference", "sdpa"])
+def test_images_see_themselves_in_both_directions(name: str, sliding_window: int | None) -> None:
+    """Against the formula as a mask over all tokens: (before or in the same image) and within the window."""
+    lens = [(1, 9), (12, 12), (10, 31)]
+    inputs = replace(make_inputs(lens, seed=2), atomic_rows=(range(3, 8), range(8, 11), range(13, 23)))
+    generator = torch.Generator().manual_seed(1)
+    query = torch.randn(2, 23, HEAD_DIM, generator=generator)
+    key, value = torch.randn(2, 2, 23, HEAD_DIM, generator=generator)
+    pool = make_pool()
+    past = torch.randn(2, 2, NUM_BLOCKS * BLOCK_SIZE, HEAD_DIM, generator=generator)
+    pool.write(1, torch.arange(NUM_BLOCKS * BLOCK_SIZE), past[0], past[1])
+    attention = make_attention(name, pool)
+    out = attention.run(1, query, key, value, attention.plan(inputs), scale=0.3, sliding_window=sliding_window)
+    for seq, (query_len, kv_len) in enumerate(lens):
+        table = inputs.block_tables[seq]
+        slots = torch.tensor([table[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(kv_len)])
+        keys, values = pool.gather(1, slots)
+        indices, image = torch.arange(kv_len), torch.full((kv_len,), -1)
+        start = inputs.query_starts[seq]
+        for number, rows in enumerate(inputs.atomic_rows):
+            if start <= rows.start < start + query_len:
+                image[rows.start - start + kv_len - query_len : rows.stop - start + kv_len - query_len] = number
+        visible = (indices <= indices[:, None]) | ((image == image[:, None]) & (image >= 0))
+        if sliding_window is not None:
+            visible &= indices > indices[:, None] - sliding_window
+        own = query[:, start : start + query_len]
+        want = F.scaled_dot_product_attention(own, keys, values, visible[-query_len:], scale=0.3)
+        torch.testing.assert_close(out[start : start + query_len], want.transpose(0, 1), atol=2e-6, rtol=1e-5)
 
 
 def test_the_oracle_is_plain_attention() -> None:

@@ -1,0 +1,88 @@
+"""Gemma 3 with images: a SigLIP tower, its patches pooled to a fixed number of embeddings, a Gemma 3 decoder.
+
+The tokens of a picture see one another whatever their order, so each run of them is computed within one step. A long
+picture becomes itself and some crops where the checkpoint's processor pans and scans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from backend.models.hf_adapter import require_text_family
+from backend.models.sliced import SlicedTower
+from backend.models.tiled_vision import TiledVision
+from backend.models.vision_language import ProcessedImage
+from backend.models.vision_slices import ByStrips, slice_blocks
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+    from transformers import PreTrainedModel
+
+    from backend.models.checkpoint import Checkpoint
+
+_PAN_AND_SCAN = (
+    "do_pan_and_scan",
+    "pan_and_scan_min_crop_size",
+    "pan_and_scan_max_num_crops",
+    "pan_and_scan_min_ratio_to_activate",
+)
+
+
+class Gemma3(TiledVision):
+    """`ModelAdapter` of `Gemma3ForConditionalGeneration`."""
+
+    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, processor: Any) -> None:
+        self._processor = processor
+        self._image_features: Any = model.get_image_features
+        image_processor = processor.image_processor
+        # Checkpoints leave these null; what null means is the processor's to say.
+        said = {name: getattr(image_processor, name) for name in _PAN_AND_SCAN}
+        self._options = {n: processor.images_kwargs[n] if value is None else value for n, value in said.items()}
+        scans = self._options["do_pan_and_scan"]
+        max_tiles = 1 + self._options["pan_and_scan_max_num_crops"] if scans else 1
+        num_embeds: int = processor.image_seq_length
+        super().__init__(
+            checkpoint,
+            model,
+            processor,
+            tower=_tower_in_slices(model, checkpoint.encoder_quantization),
+            max_embeds_per_image=max_tiles * num_embeds,
+            min_embeds_per_image=num_embeds,
+            max_image_side=0 if scans else max(dict(image_processor.size).values()),
+            image_token=processor.tokenizer.image_token,
+            image_mark=processor.boi_token,
+            atomic=True,
+        )
+        self.spec = replace(self.spec, max_atomic_len=num_embeds)
+        # The class without images caps its logits; this one does not, whatever its config says.
+        self._logit_cap = None
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Gemma3:
+        """Read processor and weights. Raises `ModelLoadError`."""
+        require_text_family(checkpoint)
+        processor = checkpoint.load_part(AutoProcessor.from_pretrained)
+        return cls(checkpoint, checkpoint.load_model(AutoModelForImageTextToText.from_pretrained), processor)
+
+    def process(self, image: Image.Image) -> ProcessedImage:
+        """See `VisionLanguageAdapter.process`: the whole picture, then its crops."""
+        inputs = self._processor.image_processor(images=[image], return_tensors="pt", **self._options)
+        return ProcessedImage(inputs["pixel_values"].float(), self._processor.replace_image_token(inputs, 0))
+
+    def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
+        """See `TiledVision.encode_tile`."""
+        return self._image_features(pixel_values=tile).pooler_output[0]
+
+
+def _tower_in_slices(model: PreTrainedModel, mode: str) -> SlicedTower:
+    """The tower's parts, replaced by ones that pause where they would take too long."""
+    vision: Any = model.get_encoder(modality="image")
+    layers, embeddings = vision.encoder.layers, vision.embeddings
+    tower = SlicedTower(list(layers))
+    slice_blocks(model, layers, tower, embeddings.num_patches, mode)
+    embeddings.patch_embedding = ByStrips(embeddings.patch_embedding, tower, embeddings.image_size)
+    return tower

@@ -1,0 +1,71 @@
+"""Families x chunk sizes x cache x policies: every pair of settings always, every combination in the long run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations, product
+
+import pytest
+
+from backend.models.adapter import ModelAdapter
+from backend.sched.policy import POLICIES
+from tests.equivalence.harness import (
+    FAMILIES,
+    Expected,
+    assert_matches,
+    generate,
+    limits,
+    prompts_of,
+    request_of,
+)
+
+Adapters = Callable[[str], ModelAdapter]
+Answers = Callable[[str], dict[str, Expected]]
+Setting = tuple[str, int, bool, str]
+
+WHOLE = 1024
+ALL: tuple[Setting, ...] = tuple(product(FAMILIES, (1, 7, 16, 64, WHOLE), (False, True), POLICIES))
+
+
+def pairs_of(setting: Setting) -> set[tuple[tuple[int, object], ...]]:
+    return set(combinations(enumerate(setting), 2))
+
+
+def pairwise(settings: tuple[Setting, ...]) -> list[Setting]:
+    """Few of `settings` that hold every pair of values of two parameters: greedily, whichever adds most."""
+    missing = set().union(*map(pairs_of, settings))
+    chosen: list[Setting] = []
+    while missing:
+        best = max(settings, key=lambda setting: len(pairs_of(setting) & missing))
+        chosen.append(best)
+        missing -= pairs_of(best)
+    return chosen
+
+
+def check(setting: Setting, adapter: Adapters, expected: Answers) -> None:
+    """Prompts that come one after the other and then once more, so that a cache has something to offer."""
+    family, budget, caching, policy = setting
+    model = adapter(family)
+    prompts = prompts_of(family)
+    requests = [request_of(model, p) for p in prompts] + [request_of(model, p, f"{p.name} again") for p in prompts]
+    arrivals = (0, 2, 4, 6, *(300,) * len(prompts))
+    outcome = generate(model, requests, limits(budget, enable_prefix_caching=caching), policy=policy, arrivals=arrivals)
+    answers = expected(family)
+    assert_matches(answers | {f"{name} again": answer for name, answer in answers.items()}, outcome.tokens)
+
+
+@pytest.mark.parametrize("setting", pairwise(ALL), ids=lambda s: "-".join(map(str, s)))
+def test_every_pair_of_settings(setting: Setting, adapter: Adapters, expected: Answers) -> None:
+    check(setting, adapter, expected)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("setting", ALL, ids=lambda s: "-".join(map(str, s)))
+def test_every_combination(setting: Setting, adapter: Adapters, expected: Answers) -> None:
+    check(setting, adapter, expected)
+
+
+def test_pairs_are_complete_and_few() -> None:
+    chosen = pairwise(ALL)
+    assert set().union(*map(pairs_of, chosen)) == set().union(*map(pairs_of, ALL))
+    assert len(chosen) < len(ALL) / 4
