@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from backend.models.adapter import ModelAdapter
-from backend.sched.policy import POLICIES
 from tests.equivalence.harness import (
     ATOMIC_FAMILIES,
     FAMILIES,
@@ -108,16 +107,6 @@ def test_preempted_equals_undisturbed(family: str, caching: bool, adapter: Adapt
     outcome = generate(model, requests, tight_limits(requests, enable_prefix_caching=caching))
     assert outcome.stats is not None
     assert outcome.stats.num_preemptions_total > 0
-    assert_matches(expected(family), outcome.tokens)
-
-
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "stall-free"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_policy_gives_the_same_tokens(family: str, policy: str, adapter: Adapters, expected: Answers) -> None:
-    """All other tests here are under stall-free."""
-    model = adapter(family)
-    requests = [request_of(model, p) for p in prompts_of(family)]
-    outcome = generate(model, requests, limits(16), policy=policy, arrivals=(0, 2, 4, 6))
     assert_matches(expected(family), outcome.tokens)
 
 
