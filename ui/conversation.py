@@ -25,20 +25,25 @@ class Conversation:
         self._turns: list[ChatCompletionMessageParam] = []
         self.finish_reason: str | None = None
 
-    async def ask(self, text: str, *, image: bytes | None = None) -> AsyncGenerator[str]:
+    async def ask(self, text: str, *, image: bytes | None = None, notes: str | None = None) -> AsyncGenerator[str]:
         """Stream the answer to `text`, optionally about a JPEG or PNG `image` (placed before the text).
+
+        `notes` go before the text this once; later turns do not carry them along.
 
         The turn becomes part of the conversation when the answer ended, or with what was said so far when the caller
         stops listening after the first word. Raises `openai.OpenAIError`; the conversation is then as before.
         """
         turn: ChatCompletionMessageParam = {"role": "user", "content": _content(text, image)}
+        asked: ChatCompletionMessageParam = turn
+        if notes:
+            asked = {"role": "user", "content": _content(f"{notes}\n\n{text}", image)}
         said: list[str] = []
         self.finish_reason = None
         failed = True
         try:
             stream = await self._client.chat.completions.create(
                 model=await self._model_name(),
-                messages=[*self._turns, turn],
+                messages=[*self._turns, asked],
                 max_tokens=self._max_tokens,
                 stream=True,
             )

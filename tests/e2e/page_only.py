@@ -26,6 +26,7 @@ from pipeline.feed import CameraChanged, FrameSeen
 from pipeline.picture_note import Cut, with_note
 from pipeline.schema import EVENTS
 from pipeline.store import EventStore, _to_row
+from tests.unit.pipeline.scripted_server import ScriptedServer, Words
 from tests.unit.ui.scripted_engine import ScriptedEngine, a_step
 from ui.web.board import MAX_CARDS, Board
 from ui.web.engine_link import EngineLink
@@ -123,9 +124,9 @@ async def serve(arguments: argparse.Namespace, data_dir: Path) -> None:
     fill(store, cameras, arguments.events)
     board = Board(cameras)
     board.restore(store.recent(MAX_CARDS))
-    async with ScriptedEngine() as scripted:
+    async with ScriptedEngine() as scripted, ScriptedServer([Words(("A ", "man ", "with ", "a ", "dog."))]) as talker:
         engine = EngineLink(scripted.url, is_own=True)
-        client = AsyncOpenAI(base_url=scripted.url, api_key="none", max_retries=0)
+        client = AsyncOpenAI(base_url=talker.url, api_key="none", max_retries=0)
         password_hash = hash_password(arguments.password) if arguments.password else None
         site = build_site(board, store, engine, client, None, password_hash=password_hash)
         server = build_server(site, "127.0.0.1", arguments.port)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import DESKTOP, PHONE, sideways_overflow, visit
@@ -22,12 +24,14 @@ def site() -> Iterator[str]:
         yield url
 
 
-def test_a_desk_with_eight_cameras(site: str, chromium: Browser) -> None:
+def test_a_desk_with_eight_cameras(site: str, chromium: Browser, tmp_path: Path) -> None:
     with visit(chromium, f"{site}/", DESKTOP) as page:
         all_pictures_come_over_one_socket(page)
         the_past_is_read_by_scrolling(page)
         the_feed_is_filtered_and_searched(page)
         one_camera_is_shown_alone(page)
+        a_question_is_asked_about_a_picture(page, tmp_path)
+        a_question_is_asked_about_what_the_cameras_saw(page)
         assert sideways_overflow(page) <= 0
 
 
@@ -78,6 +82,34 @@ def one_camera_is_shown_alone(page: Page) -> None:
     expect(page.locator(".cam:visible .cam-fps")).to_have_text("detector 5.0 fps")
     page.get_by_role("button", name="gate: show alone").press("Enter")
     expect(page.locator(".cam:visible")).to_have_count(8)
+
+
+def a_question_is_asked_about_a_picture(page: Page, tmp_path: Path) -> None:
+    text, picture = tmp_path / "notes.txt", tmp_path / "street.png"
+    text.write_text("no picture")
+    Image.new("RGB", (64, 48), "red").save(picture)
+    add = page.get_by_label("Add a picture")
+    add.set_input_files(text)
+    expect(page.locator(".ask-wrong")).to_contain_text("no picture that can be read")
+    add.set_input_files(picture)
+    expect(page.locator(".added img")).to_be_visible()
+    expect(page.locator(".ask-wrong")).to_be_empty()
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator(".turn.mine .turn-text")).to_have_text("Describe the image.")
+    expect(page.locator(".turn.mine img")).to_be_visible()
+    expect(page.locator(".turn.theirs")).to_have_attribute("data-state", "ok")
+    expect(page.locator(".added")).to_be_hidden()
+    expect(page.locator(".turn-events")).to_have_count(0)
+
+
+def a_question_is_asked_about_what_the_cameras_saw(page: Page) -> None:
+    page.get_by_label("Use what the cameras saw").check()
+    page.get_by_label("Message").fill("Who carried the ladder?")
+    page.get_by_label("Message").press("Enter")
+    links = page.locator(".turn-events a")
+    expect(links).to_have_count(9)
+    expect(links.first).to_have_attribute("href", re.compile("event/event-"))
+    page.get_by_role("button", name="New conversation").click()
 
 
 def test_an_event_has_a_page_of_its_own(site: str, chromium: Browser) -> None:

@@ -153,7 +153,7 @@ def test_the_policy_is_chosen_beside_the_slider_and_explained(product: Product, 
 
 def test_a_conversation_starts_with_a_click_and_follows_the_answer(product: Product, chromium: Browser) -> None:
     with visit(chromium, product.page, DESKTOP) as page:
-        expect(page.locator(".p-chat")).to_contain_text("does not see the cameras")
+        expect(page.locator(".p-chat")).to_contain_text("what the cameras saw")
         for _ in range(3):
             page.get_by_role("button", name="New conversation").click()
             question = page.locator(".chip").first.text_content() or ""

@@ -4,45 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import TYPE_CHECKING
 
 import openai
 from nicegui import background_tasks, ui
 from nicegui.events import GenericEventArguments
 
+from pipeline.events import Event
+from pipeline.store import StoreError
 from ui.conversation import Conversation
 from ui.errors import broke_off, say
-from ui.web.captions import seconds
+from ui.web.captions import seconds, time_of_day
 from ui.web.elements import Text, box, set_attributes, trusted
+from ui.web.recall import as_notes, recall
 from ui.web.rich_text import to_html
+from ui.web.uploads import Uploads
+
+if TYPE_CHECKING:
+    from pipeline.store import EventStore
 
 STARTERS = (
     "What is the capital of France?",
     "Write a short poem about the sea.",
-    "Why is the sky blue?",
 )
+SIGHTED_STARTER = "What did the cameras see?"
+DEFAULT_QUESTION = "Describe the image."
+LONGEST = 8000
 PAINT_S = 0.06
 """Words are shown in bunches this far apart, so that a fast answer does not flood a slow browser."""
 
 
 class ChatBox:
-    """One browser's conversation and its controls. `is_own` says that the engine is restarted when it dies."""
+    """One browser's conversation and its controls. `is_own` says that the engine is restarted when it dies.
 
-    def __init__(self, conversation: Conversation, *, is_own: bool) -> None:
+    `store` is where the notes of what the cameras saw come from, None without one; `uploads` where added pictures lie.
+    """
+
+    def __init__(self, conversation: Conversation, *, is_own: bool, store: EventStore | None, uploads: Uploads) -> None:
         self._conversation = conversation
+        self._store = store
+        self._uploads = uploads
         self._is_own = is_own
         self._answering: asyncio.Task[None] | None = None
         with box("section", "panel p-chat", aria_labelledby="chat-title"):
             with box("div", "panel-head"):
                 with box("div"):
                     Text("h2", "Chat", id="chat-title")
-                    Text("p", "Text only: it does not see the cameras.", "aside")
+                    Text("p", "About anything, about a picture, or about what the cameras saw.", "aside")
                 self._clear = Text("button", "New conversation", "quiet", type="button")
                 self._clear.on("click", self._start_over)
             self._talk = box("div", "talk", role="log", aria_label="Conversation", tabindex="0")
             self._show_void()
             with box("form", "ask") as form:
+                trusted(_TOOLS, "ask-tools")
                 Text("label", "Message", "sr", for_="chat-input")
                 self._input = box("textarea", id="chat-input", rows="1", placeholder="Ask the engine anything …")
                 self._button = Text("button", "Send", "send", type="submit")
@@ -57,39 +74,53 @@ class ChatBox:
             with box("div", "chips"):
                 for question in STARTERS:
                     Text("button", question, "chip", type="button").on("click", partial(self._ask, question))
+                ask = Text("button", SIGHTED_STARTER, "chip", type="button")
+                ask.on("click", partial(self._ask, SIGHTED_STARTER, recalls=True))
 
     def _submitted(self, event: GenericEventArguments) -> None:
         if self._answering is not None:
             self._stop()
-        else:
-            self._ask(str(event.args or "").strip())
+            return
+        asked = event.args if isinstance(event.args, dict) else {}
+        text, picture = str(asked.get("text") or "").strip()[:LONGEST], str(asked.get("picture") or "")
+        self._ask(text or (DEFAULT_QUESTION if picture else ""), picture, recalls=bool(asked.get("recalls")))
 
-    def _ask(self, text: str) -> None:
-        if text and self._answering is None:
-            if not any("turn" in child.classes for child in self._talk):
-                self._talk.clear()
-            with self._talk:
-                Turn("mine").put(text)
-                turn = Turn("theirs")
-            self._answering = background_tasks.create(self._answer(text, turn))
-            self._show_button()
+    def _ask(self, text: str, picture: str = "", *, recalls: bool = False) -> None:
+        if not text or self._answering is not None:
+            return
+        if not any("turn" in child.classes for child in self._talk):
+            self._talk.clear()
+        image = self._uploads.get(picture) if picture else None
+        with self._talk:
+            mine = Turn("mine")
+            mine.put(text)
+            if image is not None:
+                mine.show_picture(f"live/chat/pictures/{picture}.jpg")
+            turn = Turn("theirs")
+        if picture and image is None:
+            turn.end("failed", tone="bad", state="No answer", note="The picture is not kept any more; add it again.")
+            return
+        self._answering = background_tasks.create(self._answer(text, image, recalls, turn))
+        self._show_button()
 
-    async def _answer(self, text: str, turn: Turn) -> None:
+    async def _answer(self, text: str, image: bytes | None, recalls: bool, turn: Turn) -> None:
         try:
-            await self._stream(text, turn)
+            events = await asyncio.to_thread(recall, self._store, text) if recalls and self._store else []
+            await self._stream(text, image, as_notes(events) if events else None, turn)
+            turn.cite(events, nothing_seen=recalls and not events)
         except asyncio.CancelledError:
             turn.end("stopped", state="Stopped")
-        except (openai.OpenAIError, LookupError) as error:
+        except (openai.OpenAIError, LookupError, StoreError) as error:
             turn.end("failed", tone="bad", state="No answer", note=self._why(error))
         finally:
             self._answering = None
             self._show_button()
 
-    async def _stream(self, text: str, turn: Turn) -> None:
+    async def _stream(self, text: str, image: bytes | None, notes: str | None, turn: Turn) -> None:
         t_asked = t_painted = time.monotonic()
         t_first: float | None = None
         said, num_pieces = "", 0
-        async with aclosing(self._conversation.ask(text)) as pieces:
+        async with aclosing(self._conversation.ask(text, image=image, notes=notes)) as pieces:
             async for piece in pieces:
                 now = time.monotonic()
                 t_first = t_first or now
@@ -146,6 +177,22 @@ class Turn:
         else:
             self._text.set_text(text)
 
+    def show_picture(self, source: str) -> None:
+        """Show the picture that goes with the message, above it."""
+        with self.root:
+            box("img", "turn-pic", src=source, alt="The picture you added").move(target_index=0)
+
+    def cite(self, events: Sequence[Event], *, nothing_seen: bool) -> None:
+        """Say which events the answer could draw on, each a link to its page."""
+        if not events and not nothing_seen:
+            return
+        with self.root, box("div", "turn-foot turn-events num"):
+            Text("span", "It was told of" if events else "The cameras have described nothing yet.")
+            for event in events:
+                words = f"{time_of_day(event.t_wall)} {event.camera}"
+                where = {"href": f"event/{event.event_id}", "target": "_blank", "rel": "noopener"}
+                Text("a", words, title=event.caption, **where)
+
     def end(self, how: str, *, tone: str = "idle", state: str = "", note: str = "") -> None:
         """The message ended: `state` says how when it is not as usual, `note` adds a detail."""
         set_attributes(self.root, {"data_state": how})
@@ -167,13 +214,29 @@ def _pace(t_asked: float, t_first: float | None, t_end: float, num_pieces: int, 
     return " · ".join(words)
 
 
+_TOOLS = """
+<input type="file" id="add-picture" class="sr" accept="image/jpeg,image/png,image/webp,image/bmp,image/gif"
+  aria-label="Add a picture">
+<label for="add-picture" class="tool" title="Add a picture; pasting or dropping one works, too">
+  <svg viewBox="0 0 16 16" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.4">
+    <rect x="1.7" y="2.7" width="12.6" height="10.6" rx="2"/><circle cx="5.6" cy="6.3" r="1.2"/>
+    <path d="m2 12 4-3.6 2.6 2.2L11 8l3.3 3"/></svg> Picture</label>
+<span class="added" hidden><img alt="The picture to be sent"><button type="button"
+  aria-label="Remove the picture">×</button></span>
+<label class="tool"><input type="checkbox" id="recalls"> Use what the cameras saw</label>
+<span class="ask-wrong" role="alert"></span>
+"""
+
 # The text travels with the event and the box empties in the browser at once; Enter sends, Shift+Enter breaks the line.
 _SUBMIT = """(event) => {
   event.preventDefault();
-  if ("lost" in document.body.dataset) return;
-  const input = event.target.querySelector("textarea");
-  emit(input.value);
-  if (!event.target.querySelector(".send").classList.contains("stop")) input.value = "";
+  const form = event.target;
+  if ("lost" in document.body.dataset || "busy" in form.dataset) return;
+  const input = form.querySelector("textarea");
+  emit({ text: input.value, picture: form.dataset.picture ?? "", recalls: form.querySelector("#recalls").checked });
+  if (form.querySelector(".send").classList.contains("stop")) return;
+  input.value = "";
+  form.dispatchEvent(new Event("sent"));
 }"""
 _ENTER = """(event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;

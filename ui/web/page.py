@@ -1,16 +1,15 @@
 """The page itself: header, cameras, captions, engine strip and chat, laid out for a desk and for a phone.
 
 Static structure is built here; pictures, captions and the strip are drawn by the scripts in `static`, the chat by
-NiceGUI. Knows a conversation, nothing of where it or the rest comes from.
+NiceGUI. Knows nothing of where anything comes from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nicegui import ui
 
-from ui.conversation import Conversation
-from ui.web.board import Board
-from ui.web.chat import ChatBox
 from ui.web.elements import Text, box, trusted
 
 HEAD = """
@@ -20,8 +19,8 @@ HEAD = """
 """
 
 
-def build_page(board: Board, conversation: Conversation, *, is_own_engine: bool, has_password: bool) -> None:
-    """Everything one browser sees. Called once per page view, inside NiceGUI's page context."""
+def build_page(chat: Callable[[], object], *, has_password: bool) -> None:
+    """Everything one browser sees, `chat` being what builds its chat box. Called once per page view."""
     ui.add_head_html(HEAD)
     with box("div", "ww"):
         trusted(_HEADER.format(leave=_LEAVE if has_password else ""))
@@ -32,7 +31,7 @@ def build_page(board: Board, conversation: Conversation, *, is_own_engine: bool,
                 trusted(_CAMERAS, "cams-box")
             trusted(_CAPTIONS, "panel p-captions")
             trusted(_ENGINE, "panel p-engine")
-            ChatBox(conversation, is_own=is_own_engine)
+            chat()
 
 
 _HEADER = """

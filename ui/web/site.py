@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from openai import AsyncOpenAI
 
 from ui.conversation import Conversation
 from ui.web.board import Board
+from ui.web.chat import ChatBox
 from ui.web.engine_link import EngineLink
 from ui.web.event_page import build_event_page
 from ui.web.guard import Guard
@@ -21,6 +23,7 @@ from ui.web.login import build_login
 from ui.web.page import build_page
 from ui.web.routes import build_routes
 from ui.web.socket import build_socket
+from ui.web.uploads import Uploads, build_uploads
 
 if TYPE_CHECKING:
     from pipeline.store import EventStore
@@ -45,6 +48,8 @@ def build_site(
     site.include_router(build_routes(board, store, engine))
     site.include_router(build_socket(board))
     site.include_router(build_event_page(board, store))
+    uploads = Uploads()
+    site.include_router(build_uploads(uploads))
     guard = Guard(site, password_hash)
     site.include_router(build_login(guard))
     site.mount("/static", StaticFiles(directory=STATIC))
@@ -52,7 +57,8 @@ def build_site(
     @ui.page("/")
     def page() -> None:
         conversation = Conversation(client, model=model, max_tokens=CHAT_MAX_TOKENS)
-        build_page(board, conversation, is_own_engine=engine.is_own, has_password=guard.has_password)
+        chat = partial(ChatBox, conversation, is_own=engine.is_own, store=store, uploads=uploads)
+        build_page(chat, has_password=guard.has_password)
 
     ui.run_with(
         site,

@@ -103,3 +103,14 @@ async def test_clearing_forgets(server: ScriptedServer) -> None:
     conversation.clear()
     await _say(conversation, "Who am I?")
     assert len(server.chats[1].body["messages"]) == 1
+
+
+async def test_notes_go_before_a_question_once_and_are_not_carried_along(server: ScriptedServer) -> None:
+    server.script = [Words(("A dog.",)), Words(("Brown.",))]
+    conversation = _with(server)
+    async for _ in conversation.ask("What did they see?", notes="10:00 yard: a dog"):
+        pass
+    await _say(conversation, "Which colour?")
+    first, second = (chat.body["messages"] for chat in server.chats)
+    assert first[0]["content"] == "10:00 yard: a dog\n\nWhat did they see?"
+    assert [turn["content"] for turn in second] == ["What did they see?", "A dog.", "Which colour?"]
