@@ -34,6 +34,7 @@ GPU_HARD_TOKENS = 8192
 CPU_KV_BYTES = GIB
 MAX_SEQS = 16_384
 MAX_TOKEN_BUDGET = 1 << 20
+MAX_SPECULATIVE_TOKENS = 32
 GPU_RESERVE_BYTES = GIB
 """GPU memory left to activations, logits and the encoder cache when the KV cache takes the rest."""
 
@@ -150,6 +151,13 @@ class EngineConfig:
         "(default: twice a bare decode step, measured at the start)",
         at_least=0.1,
         at_most=60_000.0,
+    )
+    num_speculative_tokens: int = _flag(
+        6,
+        "most tokens of an answer that are guessed in one step, where it repeats the prompt or itself; how many is "
+        "decided by how often guesses come true and by what they cost (0: none; the answer is the same)",
+        at_least=0,
+        at_most=MAX_SPECULATIVE_TOKENS,
     )
     kv_cache_memory_bytes: int | None = _flag(
         None,

@@ -265,6 +265,8 @@ class Engine:
                 num_running=stats.num_running,
                 num_waiting=stats.num_waiting,
                 kv_usage=kv_usage(stats),
+                draft_tokens=step.num_draft_tokens,
+                accepted_tokens=result.num_accepted_tokens,
             )
         )
 

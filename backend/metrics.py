@@ -21,7 +21,10 @@ _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One finished step, as the engine strip shows it. `t_mono` is its start, seconds of this process's clock."""
+    """One finished step, as the engine strip shows it. `t_mono` is its start, seconds of this process's clock.
+
+    `draft_tokens` are guesses, counted among `decode_tokens`; `accepted_tokens` those that came true.
+    """
 
     step_id: int
     t_mono: float
@@ -32,6 +35,8 @@ class StepRecord:
     num_running: int
     num_waiting: int
     kv_usage: float
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class StepRing:
@@ -110,6 +115,8 @@ class EngineMetrics:
         self._preemptions = counter("num_preemptions", "Running requests put back to be recomputed.")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests that began to be answered.")
         self._generation_tokens = counter("generation_tokens", "Tokens generated.")
+        self._draft_tokens = counter("spec_decode_num_draft_tokens", "Tokens guessed.")
+        self._accepted_tokens = counter("spec_decode_num_accepted_tokens", "Guessed tokens that came true.")
         self._encoder_slices = counter("encoder_slices", "Pieces of vision encoding computed.")
         self._success = counter("request_success", "Requests ended, by reason.", ("finished_reason",))
 
@@ -151,6 +158,8 @@ class EngineMetrics:
         self.steps.append(record)
         self._iteration_tokens.observe(record.decode_tokens + record.prefill_tokens)
         self._encoder_slices.inc(record.encoder_slices)
+        self._draft_tokens.inc(record.draft_tokens)
+        self._accepted_tokens.inc(record.accepted_tokens)
 
     def observe_token(self, times: RequestTimes, now: float) -> None:
         """One token of one request; stamps `times`."""
@@ -159,7 +168,8 @@ class EngineMetrics:
             times.t_first_token = now
             self._ttft[label].observe(now - times.t_arrived)
             self._prompt_tokens.inc(times.num_prompt_tokens)
-        elif times.t_last_token is not None:
+        elif times.t_last_token is not None and times.t_last_token != now:
+            # Tokens of one step come together, and were waited for once.
             self._itl[label].observe(now - times.t_last_token)
         times.t_last_token = now
         times.num_output_tokens += 1

@@ -148,6 +148,7 @@ def limits_of(config: EngineConfig, spec: ModelSpec, block_bytes: int, *, may_sh
         max_encoder_slices_per_step=BUSY_ENCODER_SLICES,
         idle_encoder_slices_per_step=IDLE_ENCODER_SLICES,
         enable_prefix_caching=config.enable_prefix_caching,
+        num_speculative_tokens=config.num_speculative_tokens,
     )
 
 

@@ -178,7 +178,10 @@ class EmbedSlice:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens `[start, start + len(token_ids))` of one sequence, computed in one step. A decode is a chunk of one.
+    """Tokens `[start, start + len(token_ids))` of one sequence, computed in one step.
+
+    A decode is a chunk of one token and `num_drafts` guesses at what comes after it. A guess is kept if the token
+    before it leads to it, which its own row of logits shows; so a sampling chunk chooses from `num_drafts + 1` rows.
 
     `block_ids` is the sequence's block table, long enough for the chunk's last token; KV of index i lies in block
     `block_ids[i // block_size]` at `i % block_size`. `samples` says that the last token's logits choose the next
@@ -200,11 +203,17 @@ class Chunk:
     is_decode: bool
     prompt: tuple[int, ...] = ()
     history: tuple[int, ...] = ()
+    num_drafts: int = 0
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed by this chunk."""
+        """Tokens computed by this chunk, guesses included."""
         return len(self.token_ids)
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """The guesses."""
+        return self.token_ids[len(self.token_ids) - self.num_drafts :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +249,13 @@ class Step:
 
     @property
     def num_decode_tokens(self) -> int:
-        """Tokens of running decodes."""
+        """Tokens of running decodes, guesses included."""
         return sum(c.num_tokens for c in self.chunks if c.is_decode)
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Guesses at tokens of running decodes."""
+        return sum(c.num_drafts for c in self.chunks)
 
     @property
     def num_prefill_tokens(self) -> int:
@@ -258,8 +272,8 @@ class Step:
 class StepResult:
     """What came of a Step: new tokens by request, and requests or images whose computation failed, with the reason.
 
-    `sampled` has at least one token, in order, for each chunk that samples and did not fail; `logprobs` is aligned with
-    it, for the requests that ask for them.
+    `sampled` has, for each chunk that samples and did not fail, its guesses up to the first that is wrong, and the
+    token that comes after those; `logprobs` is aligned with it, for the requests that ask for them.
     """
 
     step_id: int
@@ -267,6 +281,11 @@ class StepResult:
     failed_requests: dict[str, str] = field(default_factory=dict)
     failed_images: dict[str, str] = field(default_factory=dict)
     logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Guesses that came true: tokens beyond the one of each sampling chunk."""
+        return sum(len(token_ids) - 1 for token_ids in self.sampled.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +311,8 @@ class SchedulerLimits:
     `hard_num_batched_tokens` the activation memory's bound, which an atomic image may reach and nothing may exceed.
     Encoder capacity is counted in embeddings, encoder work per step in slices: `max_encoder_slices_per_step` while
     somebody decodes, `idle_encoder_slices_per_step` while nobody does. `background_aging_steps` is how many steps a
-    waiting background request needs to count as interactive.
+    waiting background request needs to count as interactive. `num_speculative_tokens` is how many tokens of a running
+    answer may be guessed in a step; 0 is none.
     """
 
     max_num_batched_tokens: int
@@ -307,6 +327,7 @@ class SchedulerLimits:
     enable_prefix_caching: bool = True
     max_num_waiting: int = 1024
     background_aging_steps: int = 256
+    num_speculative_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class StepTensors:
 
     `token_ids` int64 [T] (0 where an image row goes: an image token's id may lie outside the embedding table);
     `positions` int64 [R, T]; `embeds` with `dest` counted in the flattened step; `sample_rows` int64 [n], the rows
-    whose logits choose a token, in the order of `sampling_chunks`.
+    whose logits choose a token: for each of `sampling_chunks`, in order, those of its last `num_drafts + 1` tokens.
     """
 
     token_ids: torch.Tensor
@@ -45,7 +45,8 @@ def build_step_tensors(
         token_ids[e.dest : e.dest + e.length] = [0] * e.length
     positions = [list(chain.from_iterable(c.positions[row] for c in chunks)) for row in range(num_position_rows)]
     slots = [slot for chunk in chunks for slot in _slots(chunk, block_size)]
-    sampling = tuple((chunk, start + chunk.num_tokens - 1) for chunk, start in placed if chunk.samples)
+    sampling = [(chunk, start + chunk.num_tokens) for chunk, start in placed if chunk.samples]
+    sample_rows = [row for chunk, end in sampling for row in range(end - 1 - chunk.num_drafts, end)]
     return StepTensors(
         token_ids=upload(token_ids, torch.int64, device),
         positions=upload(positions, torch.int64, device),
@@ -57,7 +58,7 @@ def build_step_tensors(
             atomic_rows=tuple(range(e.dest, e.dest + e.length) for e in embeds if e.atomic),
         ),
         embeds=embeds,
-        sample_rows=upload([row for _, row in sampling], torch.int64, device),
+        sample_rows=upload(sample_rows, torch.int64, device),
         sampling_chunks=tuple(chunk for chunk, _ in sampling),
     )
 

@@ -62,15 +62,18 @@ class Runner:
         failed |= choice.failed
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
-        for row, (chunk, token_id) in enumerate(zip(chosen, choice.token_ids, strict=True)):
+        end = 0
+        for chunk in chosen:
+            first, end = end, end + chunk.num_drafts + 1
+            token_ids = tuple(choice.token_ids[first : first + num_kept(chunk.drafts, choice.token_ids[first:end])])
             if chunk.request_id in failed:
                 continue
-            if token_id == INVALID_TOKEN_ID:
+            if INVALID_TOKEN_ID in token_ids:
                 failed[chunk.request_id] = "the model's logits are not finite numbers"
                 continue
-            sampled[chunk.request_id] = (token_id,)
-            if row in choice.logprobs:
-                logprobs[chunk.request_id] = (choice.logprobs[row],)
+            sampled[chunk.request_id] = token_ids
+            if first in choice.logprobs:
+                logprobs[chunk.request_id] = tuple(choice.logprobs[first + row] for row in range(len(token_ids)))
         return StepResult(step.step_id, sampled, failed, failed_images, logprobs)
 
     def close(self) -> None:
@@ -98,7 +101,7 @@ class Runner:
         return ready, failed
 
     def _compute(self, chunks: list[Chunk]) -> tuple[Sequence[Chunk], Choice]:
-        """Run the model; what was chosen, a row for each chunk that samples."""
+        """Run the model; what was chosen, a row for each token that a sampling chunk may come to."""
         tensors = build_step_tensors(
             chunks,
             block_size=self._block_size,
@@ -110,7 +113,8 @@ class Runner:
         if not chosen:
             return (), Choice([])
         logits = self._text.logits(hidden.index_select(0, tensors.sample_rows))
-        return chosen, choose(logits, chosen, [c.sample_index for c in chosen])
+        rows = [(chunk, row) for chunk in chosen for row in range(chunk.num_drafts + 1)]
+        return chosen, choose(logits, [chunk for chunk, _ in rows], [chunk.sample_index + row for chunk, row in rows])
 
     def _embed(self, tensors: StepTensors) -> torch.Tensor:
         """Embeddings [T, H]: the table's rows, and image rows where images are."""
@@ -120,3 +124,12 @@ class Runner:
             assert rows is not None, "checked before the step was laid out"
             embeds[e.dest : e.dest + e.length] = rows[e.row : e.row + e.length]
         return embeds
+
+
+def num_kept(drafts: Sequence[int], token_ids: Sequence[int]) -> int:
+    """How many rows of a chunk count: token i follows the guesses before it, so it does while those came true.
+
+    Every token is drawn for its own place in the answer, so what is kept is what would have come without any guess.
+    """
+    pairs = enumerate(zip(drafts, token_ids, strict=False))
+    return next((index + 1 for index, (guess, token_id) in pairs if guess != token_id), len(drafts) + 1)

@@ -1,4 +1,4 @@
-"""Who may join the running: a question of blocks, asked without changing anything."""
+"""Who may join the running, and how far guesses may reach: questions of blocks, asked without changing anything."""
 
 from __future__ import annotations
 
@@ -20,9 +20,22 @@ def has_blocks_for(seq: Sequence, hit: list[int], running: Iterable[Sequence], p
 
     So nobody is admitted while somebody running is short of blocks (R3): what the running miss is spoken for.
     """
-    spoken_for = sum(other.table.num_missing(other.total) for other in running)
     needed = pool.blocks_for(seq.total) - len(hit) + pool.num_idle(hit)
-    return needed + spoken_for <= pool.num_free
+    return needed + _num_spoken_for(running) <= pool.num_free
+
+
+def guess_room(seq: Sequence, num_guesses: int, running: Iterable[Sequence], pool: BlockPool) -> int:
+    """How many of `num_guesses` tokens behind its last find room, in its blocks or in ones that nobody counts on."""
+    missing = seq.table.num_missing(seq.total + num_guesses)
+    if not missing:
+        return num_guesses
+    spare = max(0, pool.num_free - _num_spoken_for(running))
+    return min(num_guesses, max(0, (len(seq.table) + min(missing, spare)) * pool.block_size - seq.total))
+
+
+def _num_spoken_for(running: Iterable[Sequence]) -> int:
+    """Blocks that tokens of the running have still to take."""
+    return sum(other.table.num_missing(other.total) for other in running)
 
 
 def choose_victims(seq: Sequence, num_blocks: int, candidates: Iterable[Sequence], pool: BlockPool) -> list[Sequence]:

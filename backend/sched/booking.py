@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Seq
 
 from backend.sched.encoder_ledger import EncoderLedger
@@ -10,15 +10,22 @@ from backend.sched.sequence import Sequence
 from backend.types import Chunk, EncodeSlice, ImageInput, Step
 
 
-class Draft:
-    """Chunks, encoder slices and their sequences, in the order of booking; becomes a `Step`."""
+class Booking:
+    """Chunks, encoder slices and their sequences, in the order they were booked; becomes a `Step`.
 
-    def __init__(self, step_id: int, hard_num_tokens: int) -> None:
+    `guesses`, by request, are what `num_drafts` tokens may be taken from.
+    """
+
+    def __init__(
+        self, step_id: int, hard_num_tokens: int, guesses: Mapping[str, tuple[int, ...]], num_drafts: int
+    ) -> None:
         self.step_id = step_id
         self.seqs: list[Sequence] = []
         self.images_in_use: dict[str, None] = {}
         self.num_tokens = 0
         self._hard_num_tokens = hard_num_tokens
+        self._guesses = guesses
+        self._num_drafts_left = num_drafts
         self._chunks: list[Chunk] = []
         self._encodes: tuple[EncodeSlice, ...] = ()
 
@@ -36,9 +43,16 @@ class Draft:
         """Whether a chunk of `seq` is booked."""
         return any(booked is seq for booked in self.seqs)
 
-    def add_chunk(self, seq: Sequence, end: int) -> None:
-        """Book `seq` up to `end`; its blocks are there and its images resident."""
-        chunk = seq.advance(end, self.step_id)
+    def guesses_for(self, seq: Sequence) -> tuple[int, ...]:
+        """Guesses at the tokens of `seq` that the step has room for behind one more token."""
+        if not seq.is_decoding:
+            return ()
+        return self._guesses.get(seq.request_id, ())[: max(0, min(self._num_drafts_left, self.hard_room - 1))]
+
+    def add_chunk(self, seq: Sequence, end: int, drafts: tuple[int, ...] = ()) -> None:
+        """Book `seq` up to `end`, and `drafts` behind it; its blocks are there and its images resident."""
+        chunk = seq.advance(end, self.step_id, drafts)
+        self._num_drafts_left -= len(drafts)
         self._chunks.append(chunk)
         self.seqs.append(seq)
         self.num_tokens += chunk.num_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from backend.sched.sequence import Sequence
 
@@ -27,6 +27,11 @@ def chunk_end(seq: Sequence, soft: int, hard: int, is_resident: Callable[[str], 
                 return span.start
             return span.end if span.end - start <= hard else start
     return end
+
+
+def longest_atomic(seqs: Iterable[Sequence]) -> int:
+    """Tokens of the longest span that may not be split and is still to be computed by one of `seqs`; 0 if none is."""
+    return max((span.length for seq in seqs for span in seq.pending_spans() if span.atomic), default=0)
 
 
 def hit_len(seq: Sequence, num_blocks: int) -> int:

@@ -39,7 +39,10 @@ _SPREAD_OF_MEAN = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step computes beside encoder slices. A chunk reads the KV of everything up to its own last token."""
+    """What a step computes beside encoder slices. A chunk reads the KV of everything up to its own last token.
+
+    A guess counts as a sequence of its own: it reads all the KV again and has a row of logits.
+    """
 
     sequences: int
     tokens: int
@@ -52,8 +55,12 @@ BARE_DECODE = Work(sequences=1, tokens=1, kv_tokens=1)
 
 def work_of(chunks: Iterable[Chunk]) -> Work:
     """The work of these chunks together."""
-    lengths = [(chunk.num_tokens, chunk.start + chunk.num_tokens) for chunk in chunks]
-    return Work(len(lengths), sum(tokens for tokens, _ in lengths), sum(end for _, end in lengths))
+    sequences = tokens = kv_tokens = 0
+    for chunk in chunks:
+        sequences += 1 + chunk.num_drafts
+        tokens += chunk.num_tokens
+        kv_tokens += (1 + chunk.num_drafts) * (chunk.start + chunk.num_tokens)
+    return Work(sequences, tokens, kv_tokens)
 
 
 @dataclass(frozen=True, slots=True)

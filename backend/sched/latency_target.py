@@ -1,7 +1,7 @@
 """latency-target: stall-free, with a budget that is what the learned cost of a step says fits the target.
 
-Every running decode is booked. The time that then is left of the target is divided between the next encoder slice and
-prompt tokens. Knows nothing of blocks or admission, and no clock.
+Every running decode is booked. The time that then is left of the target is divided between guesses, the next encoder
+slice and prompt tokens. Knows nothing of blocks or admission, and no clock.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ _LEAST_TOKEN_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Tokens in the step, decodes included, and encoder slices (None: as many as the operator says)."""
+    """Tokens in the step, decodes and guesses included, and encoder slices (None: as many as the operator says)."""
 
     tokens: int
     slices: int | None
+    drafts: int = 0
 
 
 class LatencyTarget:
@@ -82,6 +83,10 @@ class LatencyTarget:
         """The planned number; an image that only now gets a place begins in the next step."""
         return self._plan(view, view.prompts).slices if view.images else 0
 
+    def drafts(self, view: View) -> int:
+        """The planned number."""
+        return self._plan(view, view.prompts).drafts if view.num_drafts else 0
+
     def observe(self, step: Step, elapsed_s: float) -> None:
         """Learn, and plan with what was learned as soon as it makes a difference."""
         self.cost.observe(step, elapsed_s)
@@ -103,20 +108,23 @@ class LatencyTarget:
         needs = _needs(view, prompts)
         first_need = next(needs, None)
         room_s, slice_s = self._room_s(view), self._next_slice_s(view)
+        drafts, drafts_s = self._drafts_within(view, room_s / 2 if first_need or view.images else room_s)
+        room_s -= drafts_s
+        booked = len(view.decodes) + drafts
         floor_s = cost.sequence_s + FLOOR_TOKENS * cost.token_s
         takes_turns = bool(view.images and view.decodes and first_need) and slice_s + floor_s > room_s
         if takes_turns and view.step_id % 2 == 0:
-            return Plan(len(view.decodes), 1)
+            return Plan(booked, 1, drafts)
         wanted = () if first_need is None else chain((first_need,), needs)
         fitting, wanted_s = _fill(wanted, room_s if takes_turns else room_s - slice_s, cost)
-        tokens = len(view.decodes) + max(FLOOR_TOKENS, fitting)
+        tokens = booked + max(FLOOR_TOKENS, fitting)
         trusted = max(view.token_budget, _TRUST * self.cost.max_tokens)
         spare_s = room_s - wanted_s
         if not view.decodes and prompts and not prompts[0].is_background:
             # No first token of a chat waits longer for pictures than its next ones will.
             spare_s = min(spare_s, self.target_s)
         slices = 0 if takes_turns else self._slices_within(view, spare_s)
-        return Plan(min(tokens, trusted, view.hard_num_tokens), slices)
+        return Plan(min(tokens, trusted, view.hard_num_tokens), slices, drafts)
 
     def _room_s(self, view: View) -> float:
         """Seconds left for prompts and slices, a margin for noise kept back."""
@@ -125,6 +133,16 @@ class LatencyTarget:
         if not num_decodes:
             return allowed_s * IDLE_STRETCH - cost.base_s
         return allowed_s - cost.forward_s(Work(num_decodes, num_decodes, sum(seq.total for seq in view.decodes)))
+
+    def _drafts_within(self, view: View, room_s: float) -> tuple[int, float]:
+        """How many guesses end within `room_s`, and their seconds; each is priced as the longest decode would be."""
+        if not view.num_drafts:
+            return 0, 0.0
+        cost = self._planned
+        draft_s = cost.sequence_s + cost.token_s + cost.kv_token_s * max(seq.total for seq in view.decodes)
+        fitting = max(0, int(room_s / max(_LEAST_TOKEN_S, draft_s)))
+        number = min(view.num_drafts, fitting, max(0, view.token_budget - len(view.decodes)))
+        return number, number * draft_s
 
     def _next_slice_s(self, view: View) -> float:
         """Seconds of the slice that is due; 0 if none is, or none was ever timed."""

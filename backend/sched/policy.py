@@ -37,6 +37,10 @@ class Policy(Protocol):
         """
         ...
 
+    def drafts(self, view: View) -> int:
+        """How many guesses the next step may have; they count in its lanes. Pure, as `lanes` is."""
+        ...
+
     def observe(self, step: Step, elapsed_s: float) -> None:
         """Learn how long a step took. The only way in for time, and the only place where a policy may change."""
         ...
@@ -51,6 +55,11 @@ class FixedBudget:
     def slices(self, view: View) -> int | None:
         """The operator's number."""
         return None
+
+    def drafts(self, view: View) -> int:
+        """What is left of the budget after every decode got its token; half of it where prompts want some."""
+        room = view.token_budget - len(view.decodes)
+        return min(view.num_drafts, room // 2 if view.prefills or view.waiting else room)
 
     def observe(self, step: Step, elapsed_s: float) -> None:
         """Keep the cost model up to date."""

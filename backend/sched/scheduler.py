@@ -8,18 +8,19 @@ a time; one step in flight.
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import replace
 
 from backend.errors import Overloaded, Rejected
-from backend.sched.admission import choose_victims, find_prefix, has_blocks_for
+from backend.sched.admission import choose_victims, find_prefix, guess_room, has_blocks_for
+from backend.sched.answer import cut_answer, events_of
 from backend.sched.blocks import BlockPool, BlockTable
-from backend.sched.booking import Draft, book_images, images_to_encode
-from backend.sched.chunking import chunk_end
+from backend.sched.booking import Booking, book_images, images_to_encode
+from backend.sched.chunking import chunk_end, longest_atomic
 from backend.sched.encoder_ledger import EncoderLedger
 from backend.sched.invariants import check_sequences
 from backend.sched.limits import check_limits, check_request, check_token_budget, context_len
 from backend.sched.policy import Policy
 from backend.sched.sequence import SeqState, Sequence
+from backend.sched.speculator import Speculator
 from backend.sched.view import View
 from backend.types import FinishReason, Request, SchedulerLimits, SchedulerStats, Step, StepResult, TokenEvent
 
@@ -40,6 +41,7 @@ class Scheduler:
         self._step_token_budget = limits.max_num_batched_tokens
         self._pool = BlockPool(limits.num_blocks, limits.block_size)
         self._ledger = EncoderLedger(limits.encoder_cache_embeds)
+        self._speculator = Speculator(limits.num_speculative_tokens)
         self._seqs: dict[str, Sequence] = {}
         self._running: list[Sequence] = []
         self._waiting: list[Sequence] = []  # in order of priority
@@ -88,25 +90,28 @@ class Scheduler:
         """The next step, or None if nobody is alive. The step before must have been applied."""
         assert self._in_flight is None, "a step is in flight"
         self._promote_starved()
-        draft = Draft(self._next_step_id, self._limits.hard_num_batched_tokens)
         self._is_admitting = True
-        view = self._view()
+        running = _by_priority(self._running)
+        decodes = tuple(seq for seq in running if seq.is_decoding)
+        guesses = self._speculator.propose(decodes, self.policy.cost, self._context_len)
+        view = self._view(running, decodes, sum(map(len, guesses.values())))
         lanes, num_slices = self.policy.lanes(view), self.policy.slices(view)
+        booking = Booking(view.step_id, view.hard_num_tokens, guesses, self._num_drafts(view))
         self._step_token_budget = max(lane.tokens for lane in lanes)
         for lane in lanes:
-            before = draft.num_tokens
+            before = booking.num_tokens
             for seq in lane.seqs:
                 # Asked here, not by a call: hundreds may wait, and nearly always nobody gets in.
                 if self._may_admit or not seq.is_queued:
-                    self._book(seq, lane.tokens - draft.num_tokens, draft)
-            if lane.exclusive and draft.num_tokens > before:
+                    self._book(seq, lane.tokens - booking.num_tokens, booking)
+            if lane.exclusive and booking.num_tokens > before:
                 break
-        self._book_images(draft, num_slices)
-        if draft.is_empty:
+        self._book_images(booking, num_slices)
+        if booking.is_empty:
             return None
         self._next_step_id += 1
-        step = draft.finish(self._ledger.take_evictions())
-        self._in_flight = (step, draft.seqs)
+        step = booking.finish(self._ledger.take_evictions())
+        self._in_flight = (step, booking.seqs)
         return step
 
     def apply(self, result: StepResult) -> tuple[TokenEvent, ...]:
@@ -122,9 +127,14 @@ class Scheduler:
         for seq, chunk in zip(seqs, step.chunks, strict=True):
             if seq.state is not SeqState.RUNNING:
                 continue
-            self._publish(seq)
+            token_ids, reason = (), None
             if chunk.samples:
-                events += self._accept(seq, result)
+                token_ids, reason = cut_answer(seq, result.sampled[seq.request_id], self._context_len)
+                seq.take(token_ids)
+            self._publish(seq)
+            events += events_of(seq.request_id, token_ids, reason, result.logprobs.get(seq.request_id))
+            if reason:
+                self._retire(seq)
         return tuple(events)
 
     def stats(self) -> SchedulerStats:
@@ -158,37 +168,46 @@ class Scheduler:
         if starved:
             self._waiting = _by_priority(self._waiting)
 
-    def _view(self) -> View:
-        running = _by_priority(self._running)
+    def _num_drafts(self, view: View) -> int:
+        """What the policy allows, but never so many that a span which cannot be split would find no room (R5)."""
+        if not view.num_drafts:
+            return 0
+        hard_room = view.hard_num_tokens - len(view.decodes) - longest_atomic(view.prefills)
+        return max(0, min(self.policy.drafts(view), hard_room))
+
+    def _view(self, running: list[Sequence], decodes: tuple[Sequence, ...], num_drafts: int) -> View:
         return View(
             step_id=self._next_step_id,
-            decodes=tuple(seq for seq in running if seq.is_decoding),
+            decodes=decodes,
             prefills=tuple(seq for seq in running if not seq.is_decoding),
             waiting=tuple(self._waiting),
             token_budget=self._token_budget,
             hard_num_tokens=self._limits.hard_num_batched_tokens,
             images=images_to_encode(running, self._ledger),
+            num_drafts=num_drafts,
         )
 
-    def _book(self, seq: Sequence, soft_room: int, draft: Draft) -> None:
+    def _book(self, seq: Sequence, soft_room: int, booking: Booking) -> None:
         """Book what `seq` can have in this step, which may be nothing (R1: those after it are asked all the same)."""
         if seq.is_queued and not self._try_admit(seq, soft_room):
             return
         room = seq.table.room - seq.computed
-        end = chunk_end(seq, min(soft_room, room), min(draft.hard_room, room), self._ledger.is_resident)
+        end = chunk_end(seq, min(soft_room, room), min(booking.hard_room, room), self._ledger.is_resident)
         if end == seq.computed:
-            end = self._make_room(seq, min(soft_room, 1), draft)
+            end = self._make_room(seq, min(soft_room, 1), booking)
         if end > seq.computed:
-            seq.table.grow_to(end)
-            draft.add_chunk(seq, end)
+            guesses = booking.guesses_for(seq)
+            guesses = guesses[: guess_room(seq, len(guesses), self._running, self._pool)]
+            seq.table.grow_to(end + len(guesses))
+            booking.add_chunk(seq, end, guesses)
 
-    def _make_room(self, seq: Sequence, soft_room: int, draft: Draft) -> int:
+    def _make_room(self, seq: Sequence, soft_room: int, booking: Booking) -> int:
         """End of the shortest chunk that gets `seq` on, after preempting for its blocks; `seq.computed` if none."""
-        end = chunk_end(seq, soft_room, draft.hard_room, self._ledger.is_resident)
+        end = chunk_end(seq, soft_room, booking.hard_room, self._ledger.is_resident)
         num_blocks = seq.table.num_missing(end)
         if num_blocks > self._pool.num_free:
             self._is_admitting = False
-            candidates = [other for other in self._running if not draft.holds(other)]
+            candidates = [other for other in self._running if not booking.holds(other)]
             for victim in choose_victims(seq, num_blocks, candidates, self._pool):
                 self._preempt(victim)
         return end if num_blocks <= self._pool.num_free else seq.computed
@@ -227,7 +246,7 @@ class Scheduler:
         self._enqueue(seq)
         self._num_preemptions += 1
 
-    def _book_images(self, draft: Draft, num_slices: int | None) -> None:
+    def _book_images(self, booking: Booking, num_slices: int | None) -> None:
         """Book that many encoder slices (None: as many as the limits say, fewer while somebody decodes).
 
         At least one where the step would be empty, for somebody may wait for nothing else.
@@ -237,9 +256,9 @@ class Scheduler:
             is_idle = not any(seq.is_decoding for seq in running)
             limits = self._limits
             num_slices = limits.idle_encoder_slices_per_step if is_idle else limits.max_encoder_slices_per_step
-        elif draft.is_empty:
+        elif booking.is_empty:
             num_slices = max(1, num_slices)
-        draft.add_encodes(book_images(running, self._ledger, num_slices, draft.images_in_use, draft.step_id))
+        booking.add_encodes(book_images(running, self._ledger, num_slices, booking.images_in_use, booking.step_id))
 
     def _fail(self, result: StepResult) -> list[TokenEvent]:
         """End the requests that failed, and the running ones that need an image that failed."""
@@ -251,30 +270,6 @@ class Scheduler:
         for request_id in reasons:
             self._retire(self._seqs[request_id])
         return [TokenEvent(request_id, None, FinishReason.ERROR, reason) for request_id, reason in reasons.items()]
-
-    def _accept(self, seq: Sequence, result: StepResult) -> list[TokenEvent]:
-        """Take sampled tokens up to the one that ends the sequence, if one does."""
-        events: list[TokenEvent] = []
-        logprobs = result.logprobs.get(seq.request_id)
-        for index, token_id in enumerate(result.sampled[seq.request_id]):
-            event = self._accept_one(seq, token_id)
-            events.append(
-                replace(event, logprobs=logprobs[index]) if logprobs and event.token_id is not None else event
-            )
-            if events[-1].finish_reason:
-                break
-        return events
-
-    def _accept_one(self, seq: Sequence, token_id: int) -> TokenEvent:
-        """Take a sampled token, and end the sequence if it is the last one."""
-        if token_id in seq.request.sampling.stop_token_ids:
-            self._retire(seq)
-            return TokenEvent(seq.request_id, None, FinishReason.STOP)
-        seq.resolve(token_id)
-        if seq.num_outputs < seq.request.sampling.max_tokens and seq.total < self._context_len:
-            return TokenEvent(seq.request_id, token_id)
-        self._retire(seq)
-        return TokenEvent(seq.request_id, token_id, FinishReason.LENGTH)
 
     def _publish(self, seq: Sequence) -> None:
         """Tell the prefix index of the blocks that have become full; in most steps none has."""

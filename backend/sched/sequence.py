@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from backend.sched.blocks import BlockKey, BlockTable
 from backend.types import Chunk, EmbedSlice, ImageInput, ImageSpan, PositionRows, Request, RequestClass
+
+if TYPE_CHECKING:
+    from backend.sched.speculator import Guesser
 
 PLACEHOLDER = -1
 """Stands for a token that a scheduled step will sample, until its result is applied."""
@@ -41,8 +45,9 @@ MOVES: dict[SeqState, frozenset[SeqState]] = {
 class Sequence:
     """A request on its way: mutable, owned by the scheduler, read by policies.
 
-    `arrival` orders sequences of one class. `computed` counts tokens whose KV is written or scheduled to be;
-    `state_step` and `served_step` are the steps of the last move and of the last work done for it.
+    `arrival` orders sequences of one class. `computed` counts tokens whose KV is written or scheduled to be, guesses
+    only once they came true; `state_step` and `served_step` are the steps of the last move and of the last work done
+    for it. `guesser` is the speculator's, from its first decode on.
     """
 
     def __init__(self, request: Request, *, arrival: int, step_id: int, table: BlockTable) -> None:
@@ -54,6 +59,7 @@ class Sequence:
         self.state_step = step_id
         self.served_step = step_id
         self.is_promoted = False
+        self.guesser: Guesser | None = None
         self.spans = tuple(sorted(request.prompt.spans, key=lambda span: span.start))
         self.images: dict[str, ImageInput] = {image.key: image for image in request.prompt.images}
         self._tokens = list(request.prompt.token_ids)
@@ -118,17 +124,24 @@ class Sequence:
         self.state = state
         self.state_step = step_id
 
-    def advance(self, end: int, step_id: int) -> Chunk:
-        """Schedule the tokens up to `end`: returns their chunk and moves `computed`.
+    def known_tokens(self) -> list[int]:
+        """A copy of its tokens; it must not await one."""
+        assert not self.awaits_token, f"{self.request_id}: a token is being sampled"
+        return list(self._tokens)
 
-        The block table must reach `end` already. A chunk that ends at `total` samples, and leaves a placeholder.
+    def advance(self, end: int, step_id: int, drafts: tuple[int, ...] = ()) -> Chunk:
+        """Schedule the tokens up to `end`, and guesses at what comes after: returns their chunk and moves `computed`.
+
+        The block table must hold all of them already. A chunk that ends at `total` samples, and leaves a placeholder;
+        only such a one may have guesses.
         """
         start, is_decode = self.computed, self.is_decoding
+        assert not drafts or end == self.total, f"{self.request_id}: guesses before the end"
         chunk = Chunk(
             request_id=self.request_id,
             start=start,
-            token_ids=tuple(self._tokens[start:end]),
-            positions=self._positions(start, end),
+            token_ids=(*self._tokens[start:end], *drafts),
+            positions=self._positions(start, end + len(drafts)),
             block_ids=self.table.block_ids,
             embeds=tuple(self._embeds(start, end)),
             samples=end == self.total,
@@ -136,6 +149,7 @@ class Sequence:
             sampling=self.request.sampling,
             is_decode=is_decode,
             **self._past(samples=end == self.total),
+            num_drafts=len(drafts),
         )
         self.computed = end
         self.served_step = step_id
@@ -143,10 +157,14 @@ class Sequence:
             self._tokens.append(PLACEHOLDER)
         return chunk
 
-    def resolve(self, token_id: int) -> None:
-        """Put the sampled token where its placeholder is."""
+    def take(self, token_ids: tuple[int, ...]) -> None:
+        """Put sampled tokens where their placeholder is. All but the last were guessed, so their KV is there."""
         assert self.awaits_token, f"{self.request_id}: no token was being sampled"
-        self._tokens[-1] = token_id
+        if token_ids:
+            self._tokens[-1:] = token_ids
+            self.computed += len(token_ids) - 1
+        if self.guesser:
+            self.guesser.learn(token_ids)
 
     def rewind(self) -> None:
         """Give back all blocks and forget all KV; the tokens stay, so that they are computed again as they were."""

@@ -7,8 +7,8 @@ of this engine takes part in making the expected answers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.types import FinishReason, Request, SamplingParams, SchedulerLimits, SchedulerStats, Step
 from tests.fuzz.machine import Machine
+from tests.fuzz.wild import WildSpeculator
 
 NUM_TOKENS = 24
+NUM_GUESSES = 5
 MIN_DISTINCT = 8
 """A model stuck on a few tokens would agree with anything."""
 TIE_MARGIN = 1e-4
@@ -64,6 +66,12 @@ class Outcome:
     tokens: dict[str, list[int]]
     steps: list[Step] = field(default_factory=list)
     stats: SchedulerStats | None = None
+    num_accepted: int = 0
+
+    @property
+    def num_drafts(self) -> int:
+        """Tokens guessed."""
+        return sum(step.num_draft_tokens for step in self.steps)
 
     @property
     def num_encodings(self) -> int:
@@ -137,9 +145,23 @@ def generate(
     policy: str = "stall-free",
     attention: str = "sdpa",
     arrivals: Sequence[int] = (),
+    truth: Mapping[str, Sequence[int]] | None = None,
 ) -> Outcome:
-    """Run `requests` to their end, the i-th submitted at step `arrivals[i]` (missing: at once)."""
+    """Run `requests` to their end, the i-th submitted at step `arrivals[i]` (missing: at once).
+
+    With their answers in `truth`, up to `NUM_GUESSES` tokens of each are guessed in a step, right and wrong ones.
+    """
+    if truth is not None:
+        scheduler_limits = replace(scheduler_limits, num_speculative_tokens=NUM_GUESSES)
     scheduler = Scheduler(scheduler_limits, make_policy(policy))
+    if truth is not None:
+        known = truth
+        scheduler._speculator = WildSpeculator(
+            NUM_GUESSES,
+            adapter.spec.vocab_size,
+            len(known),
+            lambda seq, guesses: known[seq.request_id][seq.num_outputs + len(guesses)],
+        )
     machine = Machine(noise=0.2)
     runner = build_runner(
         adapter,
@@ -159,7 +181,9 @@ def generate(
         if step is None:
             continue
         outcome.steps.append(step)
-        for event in scheduler.apply(runner.execute(step)):
+        result = runner.execute(step)
+        outcome.num_accepted += result.num_accepted_tokens
+        for event in scheduler.apply(result):
             assert event.finish_reason in (None, FinishReason.LENGTH), event
             if event.token_id is not None:
                 outcome.tokens[event.request_id].append(event.token_id)

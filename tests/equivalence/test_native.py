@@ -37,6 +37,11 @@ from tests.equivalence.test_equivalence import (  # noqa: F401  (collected here,
     test_prefix_cache_changes_nothing,
 )
 from tests.equivalence.test_mutants import FAULTS_IN_TENSORS, Fault
+from tests.equivalence.test_speculation import (  # noqa: F401  (as above)
+    test_guessed_and_preempted,
+    test_guessed_draws_are_the_same_draws,
+    test_guessed_equals_transformers,
+)
 from tests.weights import randomize
 
 Adapters = Callable[[str], ModelAdapter]
@@ -113,3 +118,4 @@ def test_int8_does_not_depend_on_company(family: str, adapter: Adapters, monkeyp
     alone = {r.request_id: generate(model, [r], limits(7)).tokens[r.request_id] for r in requests}
     assert generate(model, requests, limits(7), arrivals=(0, 3, 5, 9)).tokens == alone
     assert generate(model, requests, limits(3)).tokens == alone
+    assert generate(model, requests, limits(7), truth=alone).tokens == alone, "guesses attend as decoding rows do"

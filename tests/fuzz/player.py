@@ -12,8 +12,9 @@ from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState
 from backend.sched.view import Lane, View
 from backend.types import FinishReason, Request, Step, TokenEvent
-from tests.fuzz.contract_runner import ContractRunner, expected_answer
+from tests.fuzz.contract_runner import VOCAB_SIZE, ContractRunner, expected_answer
 from tests.fuzz.traces import Trace, never_fits
+from tests.fuzz.wild import WildSpeculator
 
 IMPOSSIBLE_TIMES = (0.0, -1.0, float("inf"), float("nan"))
 
@@ -29,6 +30,8 @@ class Outcome:
     num_encoded: int = 0
     num_reencoded: int = 0
     num_rejected: int = 0
+    num_drafts: int = 0
+    num_accepted: int = 0
 
 
 class WatchedPolicy:
@@ -50,6 +53,11 @@ class WatchedPolicy:
         assert slices == self._policy.slices(view), "slices() is not pure"
         return slices
 
+    def drafts(self, view: View) -> int:
+        drafts = self._policy.drafts(view)
+        assert drafts == self._policy.drafts(view), "drafts() is not pure"
+        return drafts
+
     def observe(self, step: Step, elapsed_s: float) -> None:
         self._policy.observe(step, elapsed_s)
 
@@ -59,6 +67,13 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
     rng = random.Random(trace.seed + 1)
     policy, machine = _policy(trace, trace.policy, CostModel()), trace.machine()
     scheduler, runner, outcome = make_scheduler(trace.limits, policy), ContractRunner(trace.limits), Outcome()
+    if trace.has_wild_guesses:
+        scheduler._speculator = WildSpeculator(
+            trace.limits.num_speculative_tokens,
+            VOCAB_SIZE,
+            trace.seed,
+            lambda seq, guesses: runner.truths[seq.request_id].with_guesses(guesses).next_token(),
+        )
     queue = list(trace.requests)
     for _ in range(_step_bound(trace)):
         while queue and rng.random() < trace.arrival_odds:
@@ -84,6 +99,8 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
         events = scheduler.apply(result)
         runner.take_events(events, result)
         outcome.events += events
+        outcome.num_drafts += step.num_draft_tokens
+        outcome.num_accepted += result.num_accepted_tokens
         policy.observe(step, machine.time_s(step) if rng.random() < 0.99 else rng.choice(IMPOSSIBLE_TIMES))
         scheduler.check()
     else:
@@ -159,7 +176,7 @@ def _failures(rng: random.Random, trace: Trace, step: Step) -> tuple[list[str], 
 
 def _check_no_decode_is_stalled(step: Step, view: View | None) -> None:
     assert view is not None
-    assert sum(c.num_tokens for c in step.chunks if c.is_decode) <= view.token_budget
+    assert step.num_decode_tokens <= view.token_budget
     booked = {chunk.request_id for chunk in step.chunks}
     for seq in view.decodes:
         is_preempted = seq.state is SeqState.PREEMPTED

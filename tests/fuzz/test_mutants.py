@@ -12,11 +12,12 @@ import pytest
 import backend.sched.booking
 import backend.sched.chunking
 import backend.sched.scheduler
+import backend.sched.speculator
 from backend.sched.blocks import BlockKey, BlockPool, BlockTable, PrefixIndex
 from backend.sched.encoder_ledger import EncoderLedger
 from backend.sched.policy import PrefillFirst, StallFree, View
 from backend.sched.scheduler import Scheduler
-from backend.sched.sequence import Sequence
+from backend.sched.sequence import SeqState, Sequence
 from backend.types import Chunk, ImageInput, StepResult, TokenEvent
 from tests.fuzz.player import play
 from tests.fuzz.traces import make_trace
@@ -112,7 +113,7 @@ def preempt_without_rewinding(patch: Patch) -> None:
 
 
 def preempt_whoever_is_booked(patch: Patch) -> None:
-    patch.setattr(backend.sched.booking.Draft, "holds", lambda draft, seq: False)
+    patch.setattr(backend.sched.booking.Booking, "holds", lambda draft, seq: False)
 
 
 def admit_while_short_of_blocks(patch: Patch) -> None:
@@ -124,7 +125,7 @@ def stop_the_lane_at_the_first_refusal(patch: Patch) -> None:
     """R1, and worse: nobody is asked after a running sequence that got nothing."""
     original = Scheduler._book
 
-    def book(scheduler: Scheduler, seq: Sequence, soft_room: int, draft: backend.sched.booking.Draft) -> None:
+    def book(scheduler: Scheduler, seq: Sequence, soft_room: int, draft: backend.sched.booking.Booking) -> None:
         if not getattr(draft, "is_closed", False):
             original(scheduler, seq, soft_room, draft)
         draft.is_closed = not draft.holds(seq)  # type: ignore[attr-defined]
@@ -199,7 +200,7 @@ def split_atomic_spans(patch: Patch) -> None:
 
 
 def ignore_the_memory_bound(patch: Patch) -> None:
-    patch.setattr(backend.sched.booking.Draft, "hard_room", 10**6)
+    patch.setattr(backend.sched.booking.Booking, "hard_room", 10**6)
     patch.setattr(PrefillFirst, "lanes", StallFree.lanes)
 
 
@@ -215,13 +216,13 @@ def count_outputs_from_zero_after_preemption(patch: Patch) -> None:
 
 
 def lose_stop_tokens(patch: Patch) -> None:
-    original = Scheduler._accept_one
+    original = backend.sched.scheduler.cut_answer
 
-    def accept(scheduler: Scheduler, seq: Sequence, token_id: int) -> TokenEvent:
+    def cut_answer(seq: Sequence, token_ids: tuple[int, ...], context_len: int) -> Any:
         seq.request = replace(seq.request, sampling=replace(seq.request.sampling, stop_token_ids=frozenset()))
-        return original(scheduler, seq, token_id)
+        return original(seq, token_ids, context_len)
 
-    patch.setattr(Scheduler, "_accept_one", accept)
+    patch.setattr(backend.sched.scheduler, "cut_answer", cut_answer)
 
 
 def sample_one_too_many(patch: Patch) -> None:
@@ -237,6 +238,108 @@ def encode_at_full_speed_beside_decodes(patch: Patch) -> None:
         return original(running, ledger, 9, in_use, step_id)
 
     patch.setattr(backend.sched.scheduler, "book_images", book_images)
+
+
+def accept_one_guess_too_many(patch: Patch) -> None:
+    """The token after the last guess that came true counts as one, although it was drawn and not computed."""
+    original = Sequence.take
+
+    def take(seq: Sequence, token_ids: tuple[int, ...]) -> None:
+        original(seq, token_ids)
+        seq.computed += len(token_ids) > 1
+
+    patch.setattr(Sequence, "take", take)
+
+
+def count_rejected_guesses_as_computed(patch: Patch) -> None:
+    original = Sequence.advance
+
+    def advance(seq: Sequence, end: int, step_id: int, drafts: tuple[int, ...] = ()) -> Chunk:
+        chunk = original(seq, end, step_id, drafts)
+        seq.computed += len(drafts)
+        return chunk
+
+    patch.setattr(Sequence, "advance", advance)
+
+
+def publish_blocks_with_rejected_guesses(patch: Patch) -> None:
+    """A block is known to the index as soon as guesses have filled it, whether they came true or not."""
+    original = Scheduler.apply
+
+    def apply(scheduler: Scheduler, result: StepResult) -> tuple[TokenEvent, ...]:
+        assert scheduler._in_flight is not None
+        step, seqs = scheduler._in_flight
+        for seq, chunk in zip(seqs, step.chunks, strict=True):
+            if chunk.num_drafts and scheduler._limits.enable_prefix_caching and seq.state is SeqState.RUNNING:
+                tokens, keys = list(seq._tokens), list(seq._keys)
+                seq._tokens[-1:] = chunk.drafts
+                seq.table.publish(seq.block_keys(seq.total // seq.table.block_size))
+                seq._tokens, seq._keys = tokens, keys
+        return original(scheduler, result)
+
+    patch.setattr(Scheduler, "apply", apply)
+
+
+def forget_that_accepted_guesses_are_computed(patch: Patch) -> None:
+    def take(seq: Sequence, token_ids: tuple[int, ...]) -> None:
+        if token_ids:
+            seq._tokens[-1:] = token_ids
+
+    patch.setattr(Sequence, "take", take)
+
+
+def guess_beyond_the_end(patch: Patch) -> None:
+    patch.setattr(backend.sched.speculator, "num_open", lambda seq, context_len: 99)
+
+
+def guess_one_beyond_the_end(patch: Patch) -> None:
+    original = backend.sched.speculator.num_open
+    patch.setattr(backend.sched.speculator, "num_open", lambda seq, context_len: original(seq, context_len) + 1)
+
+
+def take_tokens_beyond_the_end(patch: Patch) -> None:
+    """Whatever was sampled is told, also after a stop token."""
+    original = backend.sched.scheduler.cut_answer
+
+    def cut_answer(seq: Sequence, token_ids: tuple[int, ...], context_len: int) -> Any:
+        reason = original(seq, token_ids, context_len)[1]
+        return (token_ids if len(token_ids) > 1 else original(seq, token_ids, context_len)[0]), reason
+
+    patch.setattr(backend.sched.scheduler, "cut_answer", cut_answer)
+
+
+def lose_tokens_after_the_first(patch: Patch) -> None:
+    original = backend.sched.scheduler.cut_answer
+    patch.setattr(backend.sched.scheduler, "cut_answer", lambda seq, ids, n: original(seq, ids[:1], n))
+
+
+def guess_without_blocks(patch: Patch) -> None:
+    """Guesses take blocks that others count on, or that are not there."""
+    patch.setattr(backend.sched.scheduler, "guess_room", lambda seq, num_guesses, running, pool: num_guesses)
+
+
+def guess_beyond_the_budget(patch: Patch) -> None:
+    """Guesses of the first take the token of the last."""
+    patch.setattr(StallFree, "drafts", lambda policy, view: view.num_drafts)
+
+
+def guess_in_the_room_of_what_cannot_be_split(patch: Patch) -> None:
+    patch.setattr(backend.sched.scheduler, "longest_atomic", lambda seqs: 0)
+    patch.setattr(StallFree, "drafts", lambda policy, view: view.num_drafts)
+
+
+def guess_placeholders(patch: Patch) -> None:
+    patch.setattr(backend.sched.speculator, "_words", Sequence.known_tokens)
+
+
+def repeat_the_position_of_the_token_before_guesses(patch: Patch) -> None:
+    original = Sequence._positions
+
+    def positions(seq: Sequence, start: int, end: int) -> Any:
+        rows = original(seq, start, end)
+        return tuple((*row[: seq.total - start], *[row[0]] * (end - seq.total)) for row in rows)
+
+    patch.setattr(Sequence, "_positions", positions)
 
 
 MUTANTS: Seq[Mutant] = (
@@ -269,6 +372,19 @@ MUTANTS: Seq[Mutant] = (
     lose_stop_tokens,
     sample_one_too_many,
     encode_at_full_speed_beside_decodes,
+    accept_one_guess_too_many,
+    count_rejected_guesses_as_computed,
+    publish_blocks_with_rejected_guesses,
+    forget_that_accepted_guesses_are_computed,
+    guess_beyond_the_end,
+    guess_one_beyond_the_end,
+    take_tokens_beyond_the_end,
+    lose_tokens_after_the_first,
+    guess_without_blocks,
+    guess_beyond_the_budget,
+    guess_in_the_room_of_what_cannot_be_split,
+    guess_placeholders,
+    repeat_the_position_of_the_token_before_guesses,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend.sched.policy import POLICIES
 from backend.types import (
@@ -16,15 +16,16 @@ from backend.types import (
     SamplingParams,
     SchedulerLimits,
 )
-from tests.fuzz.contract_runner import VOCAB_SIZE
+from tests.fuzz.contract_runner import COPIES, IMAGE_TOKEN, VOCAB_SIZE
 from tests.fuzz.machine import Machine
-
-IMAGE_TOKEN = 99
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One random world: limits, policy, requests and the odds of trouble. `target_s` is for latency-target."""
+    """One random world: limits, policy, requests and the odds of trouble. `target_s` is for latency-target.
+
+    `has_wild_guesses` has guesses made without sense or price, the first of them often right.
+    """
 
     seed: int
     policy: str
@@ -36,6 +37,7 @@ class Trace:
     budget_odds: float
     arrival_odds: float
     switch_odds: float
+    has_wild_guesses: bool = False
 
     def machine(self) -> Machine:
         """The machine that this world runs on: fast or slow, noisy, with hiccups."""
@@ -61,6 +63,10 @@ def make_trace(seed: int) -> Trace:
     block_size = rng.choice((1, 2, 4, 8, 16))
     max_num_seqs = rng.choice((1, 2, 3, 4, 6))
     budget = max_num_seqs + rng.choice((0, 1, 5, 16, 64))
+    guessing = random.Random(seed + 3)
+    num_speculative_tokens = guessing.choice((0, 1, 4, 9))
+    if num_speculative_tokens:
+        requests = tuple(_made_guessable(guessing, request) for request in requests)
     limits = SchedulerLimits(
         max_num_batched_tokens=budget,
         hard_num_batched_tokens=budget + rng.choice((0, 1, largest, largest + 40)),
@@ -74,6 +80,7 @@ def make_trace(seed: int) -> Trace:
         enable_prefix_caching=rng.random() < 0.8,
         max_num_waiting=rng.choice((3, 1024, 1024, 1024)),
         background_aging_steps=rng.choice((1, 10, 256)),
+        num_speculative_tokens=num_speculative_tokens,
     )
     return Trace(
         seed=seed,
@@ -86,6 +93,7 @@ def make_trace(seed: int) -> Trace:
         budget_odds=rng.choice((0.0, 0.1)),
         arrival_odds=rng.choice((0.1, 0.5, 1.0)),
         switch_odds=rng.choice((0.0, 0.0, 0.05)),
+        has_wild_guesses=guessing.random() < 0.5,
     )
 
 
@@ -146,6 +154,14 @@ def _make_request(
         ),
         request_class=rng.choice(tuple(RequestClass)),
     )
+
+
+def _made_guessable(rng: random.Random, request: Request) -> Request:
+    """Most answers repeat their prompts, and are longer for it; the others make guesses that are mostly wrong."""
+    if rng.random() < 0.3:
+        return request
+    max_tokens = request.sampling.max_tokens * rng.choice((1, 3))
+    return replace(request, sampling=replace(request.sampling, seed=COPIES, max_tokens=max_tokens))
 
 
 def never_fits(request: Request, limits: SchedulerLimits) -> bool:

@@ -31,12 +31,12 @@ def test_one_subtraction_from_prompt_to_decode_and_back() -> None:
     last = seq.advance(10, step_id=1)
     assert (last.start, last.samples, last.sample_index, last.is_decode) == (4, True, 0, False)
     assert seq.awaits_token
-    seq.resolve(77)
+    seq.take((77,))
     assert (seq.remaining, seq.num_outputs, seq.is_decoding) == (1, 1, True)
 
     decode = seq.advance(11, step_id=2)
     assert (decode.start, decode.token_ids, decode.sample_index, decode.is_decode) == (10, (77,), 1, True)
-    seq.resolve(78)
+    seq.take((78,))
 
     seq.rewind()
     assert (seq.computed, seq.remaining, len(seq.table), seq.is_decoding) == (0, 12, 0, False)
@@ -52,9 +52,9 @@ def test_positions_are_sliced_and_go_on_behind_the_prompt() -> None:
     seq.table.grow_to(8)
     assert seq.advance(3, 0).positions == ((0, 1, 1), (0, 1, 2), (0, 1, 1))
     assert seq.advance(4, 1).positions == ((2,), (2,), (3,))
-    seq.resolve(9)
+    seq.take((9,))
     assert seq.advance(5, 2).positions == ((3,), (3,), (3,))
-    seq.resolve(9)
+    seq.take((9,))
     seq.computed = 2
     assert seq.advance(6, 3).positions == ((1, 2, 3, 4), (2, 2, 3, 4), (1, 3, 3, 4))
 

@@ -1,0 +1,45 @@
+"""Where an answer ends: at a stop token, at its own length, or at the end of the context; and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from backend.sched.sequence import Sequence
+from backend.types import FinishReason, TokenEvent, TokenLogprobs
+
+
+def num_open(seq: Sequence, context_len: int) -> int:
+    """How many tokens a sequence that awaits none can still be given."""
+    return min(seq.request.sampling.max_tokens - seq.num_outputs, context_len - seq.total)
+
+
+def cut_answer(
+    seq: Sequence, token_ids: tuple[int, ...], context_len: int
+) -> tuple[tuple[int, ...], FinishReason | None]:
+    """What of newly sampled tokens belongs to the answer, and its end if they reach it; a stop token is no part of it.
+
+    `seq` awaits the first of them.
+    """
+    # The placeholder counts among the tokens already, and is the first of these.
+    room = num_open(seq, context_len) + 1
+    for index, token_id in enumerate(token_ids[:room]):
+        if token_id in seq.request.sampling.stop_token_ids:
+            return token_ids[:index], FinishReason.STOP
+    return token_ids[:room], FinishReason.LENGTH if len(token_ids) >= room else None
+
+
+def events_of(
+    request_id: str,
+    token_ids: tuple[int, ...],
+    reason: FinishReason | None,
+    logprobs: Iterable[TokenLogprobs] | None = None,
+) -> list[TokenEvent]:
+    """An event for each new token; the last one carries the end, unless a stop token, which is not told, is the end."""
+    told = iter(logprobs or ())
+    events = [TokenEvent(request_id, token_id, logprobs=next(told, None)) for token_id in token_ids]
+    if reason is FinishReason.STOP:
+        return [*events, TokenEvent(request_id, None, reason)]
+    if reason:
+        events[-1] = replace(events[-1], finish_reason=reason)
+    return events
