@@ -207,8 +207,8 @@ def ignore_the_memory_bound(patch: Patch) -> None:
 def count_outputs_from_zero_after_preemption(patch: Patch) -> None:
     original = Sequence.advance
 
-    def advance(seq: Sequence, end: int, step_id: int) -> Chunk:
-        chunk = original(seq, end, step_id)
+    def advance(seq: Sequence, end: int, step_id: int, drafts: tuple[int, ...] = ()) -> Chunk:
+        chunk = original(seq, end, step_id, drafts)
         object.__setattr__(chunk, "sample_index", 0 if not chunk.is_decode else chunk.sample_index)
         return chunk
 
