@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from backend.models.adapter import Message
 
@@ -40,6 +41,23 @@ class SamplingDefaults:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer must be, as it came in, and the path of the field that says so.
+
+    `text` is a JSON schema (`json_schema`), a regular expression (`regex`), a JSON list of strings (`choice`), or a
+    grammar (`grammar`: EBNF or Lark). `whitespace` is a regular expression for what may stand between the parts of JSON;
+    None takes a bounded run of blanks and line breaks, empty text allows none.
+    """
+
+    kind: Literal["json_schema", "regex", "choice", "grammar"]
+    text: str = field(repr=False)
+    param: str
+    whitespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +71,10 @@ class SamplingWish:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    min_p: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    num_logprobs: int | None = None
+    constraint: Constraint | None = None

@@ -22,7 +22,8 @@ from backend.image_fetch import ImageFetcher
 from backend.image_input import EncodedImage, open_image, open_payload
 from backend.models.adapter import ModelAdapter
 from backend.models.chat_template import texts_of
-from backend.types import Prepared, Request, RequestClass, SamplingParams
+from backend.structured import GrammarCompiler, Vocabulary
+from backend.types import Grammar, Prepared, Request, RequestClass, SamplingParams
 
 T = TypeVar("T")
 
@@ -61,6 +62,8 @@ class RequestBuilder:
         self._max_chars = max_model_len * max(map(len, adapter.tokenizer.get_vocab()))
         self._light = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare")
         self._heavy = ThreadPoolExecutor(1, thread_name_prefix="prepare-heavy")
+        self.vocabulary = Vocabulary(adapter.tokenizer, adapter.spec.eos_token_ids)
+        self._grammars = GrammarCompiler(self.vocabulary)
         self._closed = False
 
     async def build(
@@ -75,8 +78,12 @@ class RequestBuilder:
 
         Whoever cancels it cancels the work: what has not begun never does, and what has ends before its next image.
         """
+        self._refuse_wish(wish)
+        grammar = await self._grammars.compile(wish.constraint) if wish.constraint else None
+        if wish.num_logprobs is not None:
+            await self._grammars.load()
         prompt = await self.prepare(conversation)
-        sampling = self._sampling(prompt, wish, conversation.param)
+        sampling = self._sampling(prompt, wish, grammar, conversation.param)
         return Request(f"{id_prefix}{uuid.uuid4().hex}", prompt, sampling, request_class)
 
     async def prepare(self, conversation: Conversation) -> Prepared:
@@ -101,6 +108,7 @@ class RequestBuilder:
         self._closed = True
         for threads in (self._light, self._heavy):
             threads.shutdown(wait=False, cancel_futures=True)
+        self._grammars.close()
 
     def _refuse_impossible(self, conversation: Conversation) -> None:
         """Refuse by counting alone what cannot fit the context, whatever its text and images are."""
@@ -121,6 +129,22 @@ class RequestBuilder:
                 f"{self._max_chars} are the most it could hold; shorten them",
                 param=conversation.param,
                 code="context_length_exceeded",
+            )
+
+    def _refuse_wish(self, wish: SamplingWish) -> None:
+        size = self._adapter.spec.vocab_size
+        for token_id, _ in wish.logit_bias:
+            if not 0 <= token_id < size:
+                raise Rejected(
+                    f"logit_bias names token {token_id}; this model's ids are 0 to {size - 1}",
+                    param="logit_bias",
+                    code="invalid_value",
+                )
+        if wish.ignore_eos and wish.constraint:
+            raise Rejected(
+                f"ignore_eos cannot be combined with {wish.constraint.param}: an answer that fits ends",
+                param="ignore_eos",
+                code="invalid_value",
             )
 
     async def _open_images(self, conversation: Conversation) -> list[EncodedImage]:
@@ -146,7 +170,11 @@ class RequestBuilder:
             raise Cancelled("the server is stopping")
         return await asyncio.get_running_loop().run_in_executor(self._heavy if heavy else self._light, work)
 
+<<<<<<< HEAD
     def _sampling(self, prompt: Prepared, wish: SamplingWish, param: str) -> SamplingParams:
+=======
+    def _sampling(self, prompt: Prepared, wish: SamplingWish, grammar: Grammar | None) -> SamplingParams:
+>>>>>>> cd5259b (Structured output and choices: text side (not yet in use))
         num_prompt, limit, defaults = len(prompt.token_ids), self._max_model_len, self._defaults
         if num_prompt >= limit:
             raise Rejected(
@@ -170,6 +198,15 @@ class RequestBuilder:
             stop_token_ids=frozenset() if wish.ignore_eos else self._adapter.spec.eos_token_ids,
             stop=wish.stop,
             ignore_eos=wish.ignore_eos,
+            min_p=defaults.min_p if wish.min_p is None else wish.min_p,
+            presence_penalty=wish.presence_penalty,
+            frequency_penalty=wish.frequency_penalty,
+            repetition_penalty=(
+                defaults.repetition_penalty if wish.repetition_penalty is None else wish.repetition_penalty
+            ),
+            logit_bias=wish.logit_bias,
+            num_logprobs=wish.num_logprobs,
+            grammar=grammar,
         )
 
 

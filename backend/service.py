@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
@@ -190,7 +190,8 @@ def _sampling_defaults(path: str) -> SamplingDefaults:
         said = GenerationConfig.from_pretrained(path).to_diff_dict()
     except OSError:
         return SamplingDefaults()
-    return SamplingDefaults(**{name: said[name] for name in ("temperature", "top_p", "top_k") if said.get(name)})
+    names = [field.name for field in fields(SamplingDefaults)]
+    return SamplingDefaults(**{name: said[name] for name in names if said.get(name)})
 
 
 def _warm_up(adapter: ModelAdapter, scheduler: Scheduler, runner: StepRunner) -> None:

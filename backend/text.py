@@ -5,26 +5,31 @@ Knows nothing of HTTP or of how the request was made.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from tokenizers import Tokenizer
 
 from backend.detokenize import Detokenizer, StopStrings
 from backend.engine import Engine
 from backend.errors import Cancelled, EngineError
-from backend.types import FinishReason, Request, TokenEvent
+from backend.types import FinishReason, Request, TokenEvent, TokenLogprobs
 
 
 class Answer:
     """One request's answer as text: submitted on construction, cancelled by `close` unless it has ended by then.
 
     Whoever makes an Answer closes it on every path. `num_tokens` and `finish_reason` are final when `pieces` ends.
+    Control tokens give no text, but for those in `spoken`, which maps their ids to it.
     """
 
-    def __init__(self, engine: Engine, request: Request, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, engine: Engine, request: Request, tokenizer: Tokenizer, spoken: Mapping[int, str] | None = None
+    ) -> None:
         self.request = request
         self.num_tokens = 0
         self.finish_reason: FinishReason | None = None
+        self._spoken = spoken or {}
+        self._logprobs: list[TokenLogprobs] = []
         self._engine = engine
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(request.sampling.stop)
@@ -40,7 +45,10 @@ class Answer:
             raise
 
     async def pieces(self) -> AsyncIterator[str]:
-        """The text as it comes, without empty pieces; raises EngineError when the answer cannot be finished."""
+        """The text as it comes; raises EngineError when the answer cannot be finished.
+
+        A piece is empty only where it comes with log-probabilities, which `take_logprobs` then has.
+        """
         while self.finish_reason is None:
             try:
                 events = await self._stream.take()
@@ -48,8 +56,14 @@ class Answer:
                 self._in_engine = False
                 raise
             piece = "".join(self._read(event) for event in events)
-            if piece:
+            if piece or self._logprobs:
                 yield piece
+
+    def take_logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """The log-probabilities of the tokens since the last call, if the request asked for any."""
+        taken = tuple(self._logprobs)
+        self._logprobs.clear()
+        return taken
 
     def close(self) -> None:
         """Cancel the request in the engine unless it has ended. Idempotent."""
@@ -63,7 +77,10 @@ class Answer:
         piece = ""
         if event.token_id is not None:
             self.num_tokens += 1
-            piece = self._stops.push(self._detokenizer.push(event.token_id))
+            text = self._detokenizer.push(event.token_id) + self._spoken.get(event.token_id, "")
+            piece = self._stops.push(text)
+            if event.logprobs is not None:
+                self._logprobs.append(event.logprobs)
         if event.finish_reason is not None:
             self._in_engine = False
             if event.finish_reason is FinishReason.ERROR:

@@ -1,0 +1,117 @@
+"""Several answers to one prompt, read as one: pieces come with the number of the choice they belong to.
+
+Each choice is a request of its own. The first computes the prompt; the others are submitted when it has begun to answer,
+so that they find the prompt in the prefix cache. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+from backend.engine import Engine
+from backend.errors import Overloaded
+from backend.structured import TokenGrammar
+from backend.text import Answer
+from backend.types import Request, TokenLogprobs
+
+MAX_CHOICES = 16
+
+
+def requests_for(request: Request, num_choices: int) -> tuple[Request, ...]:
+    """`request` and as many more like it as make `num_choices`: with ids, seeds and grammars of their own."""
+    return (request, *(_another(request, index) for index in range(1, num_choices)))
+
+
+def _another(request: Request, index: int) -> Request:
+    sampling = request.sampling
+    if sampling.seed is not None:
+        sampling = replace(sampling, seed=sampling.seed + index)
+    if isinstance(sampling.grammar, TokenGrammar):
+        sampling = replace(sampling, grammar=sampling.grammar.fork())
+    return replace(request, request_id=f"{request.request_id}-{index}", sampling=sampling)
+
+
+class Piece(NamedTuple):
+    """Text of one choice, and the log-probabilities of its tokens where they were asked for."""
+
+    choice: int
+    text: str
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+class Choices:
+    """Answers to requests that differ in little. The first is submitted on construction; `close` cancels all.
+
+    `answers` has an entry for each request submitted so far. Raises Overloaded where the queue has no place for all.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        requests: Sequence[Request],
+        tokenizer: Tokenizer,
+        spoken: Mapping[int, str] | None = None,
+    ) -> None:
+        num_others = len(requests) - 1
+        if num_others and engine.stats().num_waiting + num_others >= engine.limits.max_num_waiting:
+            raise Overloaded(f"the queue has no place for {len(requests)} choices; try again later")
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._spoken = spoken
+        self._requests = requests
+        self._arrived: asyncio.Queue[Piece | Exception | None] = asyncio.Queue()
+        self._readers: list[asyncio.Task[None]] = []
+        self.answers = [Answer(engine, requests[0], tokenizer, spoken)]
+
+    async def admitted(self) -> None:
+        """Wait until the engine has taken the first request; raises its refusal."""
+        await self.answers[0].admitted()
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Pieces as they come, in order within a choice; raises what ends any of them early."""
+        if len(self._requests) == 1:
+            answer = self.answers[0]
+            async for text in answer.pieces():
+                yield Piece(0, text, answer.take_logprobs())
+            return
+        self._read(0)
+        num_ended = 0
+        while num_ended < len(self._requests):
+            item = await self._arrived.get()
+            if isinstance(item, Exception):
+                raise item
+            if len(self.answers) == 1:
+                self._submit_others()
+            if item is None:
+                num_ended += 1
+            else:
+                yield item
+
+    def close(self) -> None:
+        """Cancel what runs. Idempotent."""
+        for reader in self._readers:
+            reader.cancel()
+        for answer in self.answers:
+            answer.close()
+
+    def _submit_others(self) -> None:
+        for index, request in enumerate(self._requests[1:], start=1):
+            self.answers.append(Answer(self._engine, request, self._tokenizer, self._spoken))
+            self._read(index)
+
+    def _read(self, index: int) -> None:
+        self._readers.append(asyncio.create_task(self._forward(index)))
+
+    async def _forward(self, index: int) -> None:
+        answer = self.answers[index]
+        try:
+            async for text in answer.pieces():
+                self._arrived.put_nowait(Piece(index, text, answer.take_logprobs()))
+            self._arrived.put_nowait(None)
+        except Exception as error:
+            self._arrived.put_nowait(error)
