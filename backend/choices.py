@@ -1,7 +1,7 @@
 """Several answers to one prompt, read as one: pieces come with the number of the choice they belong to.
 
-Each choice is a request of its own. The first computes the prompt; the others are submitted when it has begun to answer,
-so that they find the prompt in the prefix cache. Knows nothing of HTTP.
+Each choice is a request of its own. The first computes the prompt; the others are submitted when it has begun to
+answer, so that they find the prompt in the prefix cache. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Piece(NamedTuple):
 class Choices:
     """Answers to requests that differ in little. The first is submitted on construction; `close` cancels all.
 
-    `answers` has an entry for each request submitted so far. Raises Overloaded where the queue has no place for all.
+    `answers` has an entry for each of `requests` that was submitted so far. Raises Overloaded where the queue has no
+    place for all.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Choices:
         self._engine = engine
         self._tokenizer = tokenizer
         self._spoken = spoken
-        self._requests = requests
+        self.requests = requests
         self._arrived: asyncio.Queue[Piece | Exception | None] = asyncio.Queue()
         self._readers: list[asyncio.Task[None]] = []
         self.answers = [Answer(engine, requests[0], tokenizer, spoken)]
@@ -74,14 +75,14 @@ class Choices:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Pieces as they come, in order within a choice; raises what ends any of them early."""
-        if len(self._requests) == 1:
+        if len(self.requests) == 1:
             answer = self.answers[0]
             async for text in answer.pieces():
                 yield Piece(0, text, answer.take_logprobs())
             return
         self._read(0)
         num_ended = 0
-        while num_ended < len(self._requests):
+        while num_ended < len(self.requests):
             item = await self._arrived.get()
             if isinstance(item, Exception):
                 raise item
@@ -100,7 +101,7 @@ class Choices:
             answer.close()
 
     def _submit_others(self) -> None:
-        for index, request in enumerate(self._requests[1:], start=1):
+        for index, request in enumerate(self.requests[1:], start=1):
             self.answers.append(Answer(self._engine, request, self._tokenizer, self._spoken))
             self._read(index)
 

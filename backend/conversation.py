@@ -50,8 +50,8 @@ class Constraint:
     """What an answer must be, as it came in, and the path of the field that says so.
 
     `text` is a JSON schema (`json_schema`), a regular expression (`regex`), a JSON list of strings (`choice`), or a
-    grammar (`grammar`: EBNF or Lark). `whitespace` is a regular expression for what may stand between the parts of JSON;
-    None takes a bounded run of blanks and line breaks, empty text allows none.
+    grammar (`grammar`: EBNF or Lark). `whitespace` is a regular expression for what may stand between the parts of
+    JSON; None takes a bounded run of blanks and line breaks, empty text allows none.
     """
 
     kind: Literal["json_schema", "regex", "choice", "grammar"]

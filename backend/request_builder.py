@@ -170,11 +170,7 @@ class RequestBuilder:
             raise Cancelled("the server is stopping")
         return await asyncio.get_running_loop().run_in_executor(self._heavy if heavy else self._light, work)
 
-<<<<<<< HEAD
-    def _sampling(self, prompt: Prepared, wish: SamplingWish, param: str) -> SamplingParams:
-=======
-    def _sampling(self, prompt: Prepared, wish: SamplingWish, grammar: Grammar | None) -> SamplingParams:
->>>>>>> cd5259b (Structured output and choices: text side (not yet in use))
+    def _sampling(self, prompt: Prepared, wish: SamplingWish, grammar: Grammar | None, param: str) -> SamplingParams:
         num_prompt, limit, defaults = len(prompt.token_ids), self._max_model_len, self._defaults
         if num_prompt >= limit:
             raise Rejected(

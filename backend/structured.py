@@ -41,7 +41,7 @@ _MAX_REASON_LEN = 300
 
 
 class Vocabulary:
-    """A tokenizer as llguidance sees it: every token as bytes. Built when first asked for, which takes up to a second."""
+    """A tokenizer as llguidance sees it: every token as bytes. Built when first asked for: up to a second."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Iterable[int]) -> None:
         self._source = tokenizer
@@ -147,7 +147,12 @@ class GrammarCompiler:
     async def _run(self, work: Callable[[], T]) -> T:
         if self._closed:
             raise Cancelled("the server is stopping")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise Cancelled("the server is stopping") from None
+            raise
 
     def _compile(self, constraint: Constraint) -> LLMatcher:
         tokenizer = self._vocabulary.load()

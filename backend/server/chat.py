@@ -11,15 +11,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from backend.choices import Choices, requests_for
 from backend.conversation import Conversation, ImagePart, SamplingWish
 from backend.errors import Rejected
 from backend.server.errors import CLIENT_GONE
 from backend.server.event_stream import EventStream
-from backend.server.intake import before_disconnect, check_model, class_of, done, read_body, stops_of
+from backend.server.intake import before_disconnect, check_model, class_of, done, read_body
 from backend.server.protocol import ChatMessage, ChatRequest, TextPart, parse_chat_request
 from backend.server.reply import Reply
+from backend.server.sampling import wish_of as sampling_wish
+from backend.server.structured import format_constraint
 from backend.service import Service
-from backend.text import Answer
 
 
 async def create_chat_completion(http: Request, service: Service) -> Response:
@@ -30,10 +32,11 @@ async def create_chat_completion(http: Request, service: Service) -> Response:
     request = await before_disconnect(http, building)
     if request is None:
         return Response(status_code=CLIENT_GONE)
-    reply = Reply(service.model_name, Answer(service.engine, request, service.tokenizer))
+    choices = Choices(service.engine, requests_for(request, chat.n or 1), service.tokenizer)
+    reply = Reply(service.model_name, choices, service.builder.vocabulary)
     try:
         if chat.stream:
-            if await before_disconnect(http, done(reply.answer.admitted())):
+            if await before_disconnect(http, done(choices.admitted())):
                 include_usage = bool(chat.stream_options and chat.stream_options.include_usage)
                 return EventStream(reply.events(include_usage=include_usage), reply.close)
         elif await before_disconnect(http, done(reply.collect())):
@@ -50,14 +53,13 @@ def wish_of(chat: ChatRequest) -> SamplingWish:
     """The request's sampling fields."""
     if None not in (chat.max_tokens, chat.max_completion_tokens) and chat.max_tokens != chat.max_completion_tokens:
         raise Rejected("max_tokens and max_completion_tokens differ: send one", param="max_tokens")
-    return SamplingWish(
+    if chat.top_logprobs and not chat.logprobs:
+        raise Rejected("top_logprobs is only allowed with logprobs: true", param="top_logprobs", code="invalid_value")
+    return sampling_wish(
+        chat,
         max_tokens=chat.max_completion_tokens or chat.max_tokens,
-        temperature=chat.temperature,
-        top_p=chat.top_p,
-        top_k=None if chat.top_k is None else max(0, chat.top_k),
-        seed=chat.seed,
-        stop=stops_of(chat.stop),
-        ignore_eos=bool(chat.ignore_eos),
+        num_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        constraint=format_constraint(chat.response_format),
     )
 
 

@@ -11,27 +11,22 @@ from pydantic import Field
 
 from backend.errors import Rejected
 from backend.server.fields import Body, check_extra, parse_body
+from backend.server.sampling import MAX_TOP_LOGPROBS, SamplingFields
+from backend.server.structured import ResponseFormat
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
-    "frequency_penalty": (None, 0),
     "function_call": (None, "none"),
     "functions": (None, []),
-    "logit_bias": (None, {}),
-    "logprobs": (None, False),
     "metadata": (None, {}),
     "modalities": (None, ["text"]),
     "moderation": (None,),
-    "n": (None, 1),
     "prediction": (None,),
-    "presence_penalty": (None, 0),
     "reasoning_effort": (None, "none"),
-    "response_format": (None, {"type": "text"}),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
-    "top_logprobs": (None, 0),
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }
@@ -100,21 +95,17 @@ class StreamOptions(Body):
     include_obfuscation: Literal[False] | None = None
 
 
-class ChatRequest(Body):
-    """Body of `POST /v1/chat/completions`. `top_k` and `ignore_eos` are vLLM's additions to the OpenAI API."""
+class ChatRequest(SamplingFields):
+    """Body of `POST /v1/chat/completions`."""
 
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: str | list[str] | None = None
-    ignore_eos: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
 
 
 def parse_chat_request(body: bytes) -> ChatRequest:

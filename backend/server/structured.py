@@ -62,39 +62,29 @@ class JsonSchema(Body):
 
     name: Annotated[str, Field(min_length=1, max_length=64)]
     description: str | None = None
-    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {"type": "object"}
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-class TextFormat(Body):
-    """Any text."""
+class ResponseFormat(Body):
+    """Any text, any JSON object, or JSON that a schema describes."""
 
-    type: Literal["text"]
-
-
-class JsonObjectFormat(Body):
-    """Any JSON object."""
-
-    type: Literal["json_object"]
-
-
-class JsonSchemaFormat(Body):
-    """JSON that a schema describes."""
-
-    type: Literal["json_schema"]
-    json_schema: JsonSchema
-
-
-ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
 
 
 def format_constraint(response_format: ResponseFormat | None) -> Constraint | None:
     """What `response_format` demands; None for text."""
-    if isinstance(response_format, JsonObjectFormat):
+    if response_format is None or response_format.type == "text":
+        return None
+    if response_format.type == "json_object":
         return schema_constraint({"type": "object"}, "response_format")
-    if isinstance(response_format, JsonSchemaFormat):
-        return schema_constraint(response_format.json_schema.schema_, "response_format.json_schema.schema")
-    return None
+    if response_format.json_schema is None:
+        raise Rejected(
+            "response_format.json_schema is missing", param="response_format.json_schema", code="invalid_value"
+        )
+    schema = response_format.json_schema.schema_ or {"type": "object"}
+    return schema_constraint(schema, "response_format.json_schema.schema")
 
 
 def schema_constraint(schema: dict[str, Any] | str, param: str, whitespace: str | None = None) -> Constraint:
