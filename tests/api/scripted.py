@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from backend.request_builder import RequestBuilder
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.service import Service
-from backend.types import ImageInput, ImageSpan, Prepared, SchedulerLimits, Step, StepResult
+from backend.types import Chunk, ImageInput, ImageSpan, Prepared, SchedulerLimits, Step, StepResult
 
 EOS, IMAGE = "<eos>", "<image>"
 NUM_EMBEDS = 4
@@ -138,8 +139,14 @@ class ScriptedRunner:
             return StepResult(step.step_id, {}, failed_requests={c.request_id: self.fail_requests for c in step.chunks})
         if self.fail_images and step.encodes:
             return StepResult(step.step_id, {}, failed_images={e.image.key: self.fail_images for e in step.encodes})
-        sampled = {c.request_id: (self._script[c.sample_index % len(self._script)],) for c in step.chunks if c.samples}
+        sampled = {c.request_id: self._say(c) for c in step.chunks if c.samples}
         return StepResult(step.step_id, sampled)
+
+    def _say(self, chunk: Chunk) -> tuple[int, ...]:
+        """The script from where the request is, as far as the guesses know it, and one token more."""
+        script = [self._script[i % len(self._script)] for i in range(chunk.sample_index, chunk.sample_index + 99)]
+        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(chunk.drafts, script, strict=False))
+        return tuple(script[: 1 + sum(1 for _ in pairs)])
 
     def close(self) -> None:
         self.num_closed += 1

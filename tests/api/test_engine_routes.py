@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.api.conftest import Live, Scripted
+from tests.api.scripted import scripted_limits
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 Start = Callable[..., Scripted]
@@ -55,6 +56,25 @@ def test_steps_and_their_paging(scripted: Start) -> None:
         wrong = http.get("/engine/steps", params={"since": "x"})
         assert wrong.status_code == 400
         assert wrong.json()["error"]["param"] == "since"
+
+
+def test_guesses_are_counted_and_change_no_word(scripted: Start) -> None:
+    """An answer that repeats itself, from a machine whose steps cost the same whatever is in them."""
+    words = "row, row, row, row, row, row, row, row, row, row, row, row, row your boat"
+    live = scripted(words, step_s=0.005, limits=scripted_limits(num_speculative_tokens=4)).live
+    reply = live.openai().chat.completions.create(model="scripted", messages=HI)
+    assert reply.choices[0].message.content == words
+    assert reply.usage
+    assert reply.usage.completion_tokens == len(words)
+    with live.http() as http:
+        steps, metrics = http.get("/engine/steps").json()["steps"], http.get("/metrics").text
+    drafts, accepted = (sum(step[f"{kind}_tokens"] for step in steps) for kind in ("draft", "accepted"))
+    assert drafts >= accepted >= 20
+    assert len(steps) <= len(words) + 2 - accepted
+    assert all(step["decode_tokens"] == 1 + step["draft_tokens"] for step in steps if step["draft_tokens"])
+    assert f"watchword_spec_decode_num_draft_tokens_total {drafts}.0" in metrics
+    assert f"watchword_spec_decode_num_accepted_tokens_total {accepted}.0" in metrics
+    assert f"watchword_generation_tokens_total {len(words)}.0" in metrics
 
 
 def test_the_budget_is_felt_at_once(scripted: Start) -> None:

@@ -74,6 +74,19 @@ def test_a_step_nobody_waits_for_may_be_longer_but_not_endless() -> None:
     assert tokens(LatencyTarget(learned(), 5.0), view(0, prompt(2000))) == 2 * learned().max_tokens, "beyond is a guess"
 
 
+def test_guesses_are_priced_and_take_half_of_what_prompts_want() -> None:
+    """40 ms less margin and less 12.6 ms of two decodes: 25.9 ms at 1.3 ms a guess."""
+    policy = LatencyTarget(learned(), 0.040)
+    guessing = {n: replace(view(2), num_drafts=n) for n in (0, 4, 100)}
+    assert [policy.drafts(seen) for seen in guessing.values()] == [0, 4, pytest.approx(20, abs=1)]
+    beside, without = replace(view(2, prompt()), num_drafts=100), view(2, prompt())
+    assert policy.drafts(beside) == pytest.approx(10, abs=1)
+    spent = tokens(policy, without) - (tokens(policy, beside) - policy.drafts(beside))
+    assert spent == pytest.approx(26, abs=4), "13 ms at half a millisecond a prompt token"
+    assert LatencyTarget(learned(), 0.012).drafts(guessing[100]) == 0, "there is no time left"
+    assert policy.drafts(replace(guessing[100], token_budget=8)) == 6, "the operator's budget bounds them, too"
+
+
 def test_the_next_slice_goes_before_prompt_tokens() -> None:
     policy = LatencyTarget(learned(), 0.050)
     pending = (EncodeSlice(CAT, 2, 4),)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backend.config import STEP_POLICIES
@@ -41,6 +43,14 @@ def test_prefill_first_gives_prompts_the_whole_step() -> None:
     first, second = make_policy("prefill-first").lanes(VIEW)
     assert (names(first), first.tokens, first.exclusive) == ("chat1 chat2 camera1 camera2", 64, True)
     assert (names(second), second.tokens) == ("decode", 16)
+
+
+@pytest.mark.parametrize("name", ["stall-free", "prefill-first", "split-fuse"])
+def test_guesses_take_what_decodes_leave_and_half_of_it_where_prompts_wait(name: str) -> None:
+    alone = replace(VIEW, prefills=(), waiting=())
+    policy = make_policy(name)
+    assert [policy.drafts(replace(alone, num_drafts=n)) for n in (0, 9, 99)] == [0, 9, 15]
+    assert [policy.drafts(replace(VIEW, num_drafts=n)) for n in (0, 5, 99)] == [0, 5, 7]
 
 
 def test_an_unknown_policy_names_the_choices() -> None:
