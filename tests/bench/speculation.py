@@ -46,8 +46,8 @@ def repeat(text: str) -> str:
     return f"{text}\n\nRepeat the text above word by word."
 
 
-def run(adapter: ModelAdapter, runner: Runner, texts: tuple[str, ...], num_guesses: int) -> Run:
-    """Answers to `texts`, together. Prompts are computed before the clock starts."""
+def make_scheduler(num_guesses: int) -> Scheduler:
+    """One for all the work, as a server has: what it learned of costs and of odds goes on."""
     limits = SchedulerLimits(
         max_num_batched_tokens=512,
         hard_num_batched_tokens=1024,
@@ -57,7 +57,11 @@ def run(adapter: ModelAdapter, runner: Runner, texts: tuple[str, ...], num_guess
         enable_prefix_caching=False,
         num_speculative_tokens=num_guesses,
     )
-    scheduler = Scheduler(limits, StallFree())
+    return Scheduler(limits, StallFree())
+
+
+def run(adapter: ModelAdapter, runner: Runner, scheduler: Scheduler, texts: tuple[str, ...]) -> Run:
+    """Answers to `texts`, together. Steps that compute prompts are not timed."""
     for number, text in enumerate(texts):
         prompt = adapter.prepare([{"role": "user", "content": [{"type": "text", "text": text}]}], [])
         sampling = SamplingParams(NUM_TOKENS, temperature=0.0, ignore_eos=True)
@@ -85,6 +89,9 @@ def run(adapter: ModelAdapter, runner: Runner, texts: tuple[str, ...], num_guess
 def main(model: str, text_backend: str) -> None:
     adapter = load(model, device="cpu", dtype="float32")
     runner = build_runner(adapter, num_blocks=512, block_size=16, text=text_backend)
+    plain, guessing = make_scheduler(0), make_scheduler(NUM_GUESSES)
+    run(adapter, runner, plain, QUESTIONS)
+    run(adapter, runner, guessing, QUESTIONS)
     kinds = {"repeat": tuple(map(repeat, REPORTS)), "chat": QUESTIONS}
     print(
         f"{'task':<8} {'answers':>7} {'tok/s':>7} {'guessing':>8} {'ratio':>6} {'drafts':>6} {'right':>6} {'same':>4}"
@@ -93,7 +100,7 @@ def main(model: str, text_backend: str) -> None:
         for together in (1, 2):
             groups = [texts[i : i + together] for i in range(0, len(texts), together)]
             pairs = [
-                (run(adapter, runner, group, 0), run(adapter, runner, group, NUM_GUESSES))
+                (run(adapter, runner, plain, group), run(adapter, runner, guessing, group))
                 for group in groups
                 for _ in range(NUM_TURNS)
             ]
