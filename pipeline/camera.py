@@ -10,19 +10,30 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from camera_sources.base import Source
 from camera_sources.frame import Frame
-from pipeline.config import GateConfig
+from pipeline.config import CameraConfig, GateConfig
 from pipeline.events import Detection, Selection, Track
-from pipeline.gate import Gate, Verdict
+from pipeline.gate import Choice, Gate, Verdict
 from pipeline.mailbox import Mailbox
 from pipeline.rate import Sampler
 from pipeline.tracker import Tracker
+from pipeline.zones import counted
 
 MEASURED_S = 3.0  # window over which the detector's rate is measured
 PREVIEW_FPS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One frame as it was judged: who was in view, and how many persons were detected at all."""
+
+    frame: Frame
+    tracks: tuple[Track, ...]
+    num_detected: int
 
 
 class Camera:
@@ -34,6 +45,7 @@ class Camera:
     def __init__(
         self,
         source: Source,
+        config: CameraConfig,
         gate: GateConfig,
         *,
         paced: bool,
@@ -42,13 +54,17 @@ class Camera:
         on_idle: Callable[[], None],
     ) -> None:
         self.source = source
+        self.config = config
         self.paced = paced
+        self.wanted_fps = detector_fps
         self.sampler = Sampler(detector_fps)
         self.mailbox: Mailbox[Frame] = Mailbox(1, arrived)
         self.num_detected = 0
         self._preview = Sampler(PREVIEW_FPS)
+        self._least_conf = gate.min_confidence / 2
         self._tracker = Tracker(gate)
         self._gate = Gate(gate)
+        self._moments: dict[int, Moment] = {}  # of tracks that no selection has shown
         self._gate_lock = threading.Lock()
         self._now: tuple[float, float] = (0.0, 0.0)  # the last judged frame: gate's clock, monotonic
         self._t_detected: deque[float] = deque()
@@ -87,20 +103,48 @@ class Camera:
     # The looking thread
 
     def judge(self, detection: Detection) -> tuple[Verdict, Selection | None]:
-        """Track and gate one detection; a selection is the verdict's choice made into an event to be."""
+        """Track and gate one detection; a selection is the verdict's choice made into an event to be, under way."""
         frame = detection.frame
         now_s = self.clock_of(frame)
-        tracks: Sequence[Track] = self._tracker.update(detection, now_s)
+        height, width = frame.image.shape[:2]
+        boxes = tuple(box for box in detection.boxes if box.conf >= self._least_conf)
+        tracks = self._tracker.update(Detection(frame, boxes), now_s)
         with self._gate_lock:
             self._now = (now_s, frame.t_mono)
-            verdict = self._gate.update(now_s, tracks)
-            if verdict.choice is None:
-                return verdict, None
-            event_id = uuid.uuid4().hex
-            self._gate.selected(event_id, now_s, verdict)
-        choice = verdict.choice
-        selection = Selection(event_id, frame, verdict.in_view, choice.subject_ids, choice.reason, time.monotonic())
-        return verdict, selection
+            verdict = self._gate.update(now_s, counted(tracks, self.config, width, height))
+            moment = Moment(frame, verdict.in_view, len(boxes))
+            fresh = dict.fromkeys(verdict.fresh_ids, moment)
+            self._moments = {i: fresh.get(i) or self._moments[i] for i in self._gate.untold_ids}
+            return verdict, None if verdict.choice is None else self._select(verdict.choice, now_s, moment)
+
+    def judge_left_over(self, t_mono: float) -> Selection | None:
+        """A selection of people who went before it was their turn, once it is; their picture is a past one."""
+        with self._gate_lock:
+            if not self._moments:
+                return None
+            is_end = not self._reading and not len(self.mailbox)
+            if not self.paced and not is_end:
+                return None  # its clock stands between frames
+            clock_s, t_frame = self._now
+            now_s = clock_s + max(0.0, t_mono - t_frame)
+            choice = self._gate.overdue(now_s, is_end=is_end)
+            return None if choice is None else self._select(choice, now_s, None)
+
+    def _select(self, choice: Choice, now_s: float, present: Moment | None) -> Selection:
+        moment = self._moments[choice.subject_ids[0]] if choice.is_past or present is None else present
+        event_id = uuid.uuid4().hex
+        self._gate.selected(event_id, now_s, choice, moment.tracks)
+        self._moments = {i: self._moments[i] for i in self._gate.untold_ids}
+        self.hold()  # the event to be
+        return Selection(
+            event_id,
+            moment.frame,
+            moment.tracks,
+            choice.subject_ids,
+            choice.reason,
+            time.monotonic(),
+            moment.num_detected,
+        )
 
     def wants_preview(self, frame: Frame) -> bool:
         """Whether a picture for the page is due."""
@@ -133,9 +177,9 @@ class Camera:
 
     @property
     def is_over(self) -> bool:
-        """Whether the source has ended and nothing of it is under way."""
+        """Whether the source has ended and nothing of it is under way or left over."""
         with self._idle:
-            return not self._reading and self._num_under_way == 0
+            return not self._reading and self._num_under_way == 0 and not self._moments
 
     # Any thread
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pipeline.camera import Camera
 from pipeline.config import PipelineConfig
 from pipeline.detector import Detector
-from pipeline.events import CaptionJob, Detection, Track
+from pipeline.events import CaptionJob, Detection, Selection, Track
 from pipeline.feed import Feed, FrameSeen
 from pipeline.prompt import build_job, encode_jpeg
 from pipeline.rate import affordable_fps
@@ -29,6 +29,8 @@ PREVIEW_QUALITY = 75
 
 class Perception:
     """Looks at `cameras`, whose mailboxes share `arrived`. `on_job` and `on_tracks_ended` are called on its thread.
+
+    `cameras` may be set to others at any time; what was taken of one that is gone is still told.
 
     A detector that breaks ends the thread; `on_failure` is told one line.
     """
@@ -51,14 +53,13 @@ class Perception:
         self._on_job = on_job
         self._on_tracks_ended = on_tracks_ended
         self._on_failure = on_failure
-        self._cameras: Sequence[Camera] = ()
+        self.cameras: Sequence[Camera] = ()
         self._stopping = threading.Event()
         self._cost_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="perception", daemon=True)
 
-    def start(self, cameras: Sequence[Camera]) -> None:
+    def start(self) -> None:
         """Begin looking."""
-        self._cameras = cameras
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
@@ -72,6 +73,7 @@ class Perception:
             while not self._stopping.is_set():
                 if due := self._wait_for_frames():
                     self._look(due)
+                self._catch_up()
         except Exception as error:
             log.exception("the detector broke")
             self._on_failure(f"the detector broke: {error!r}")
@@ -79,8 +81,8 @@ class Perception:
     def _wait_for_frames(self) -> list[Camera]:
         """The cameras with a frame waiting, after up to `POLL_S`."""
         with self._arrived:
-            self._arrived.wait_for(lambda: any(len(camera.mailbox) for camera in self._cameras), POLL_S)
-        return [camera for camera in self._cameras if len(camera.mailbox)]
+            self._arrived.wait_for(lambda: any(len(camera.mailbox) for camera in self.cameras), POLL_S)
+        return [camera for camera in self.cameras if len(camera.mailbox)]
 
     def _look(self, due: Sequence[Camera]) -> None:
         cpu_s = time.thread_time()
@@ -97,10 +99,17 @@ class Perception:
         if verdict.ended_ids:
             self._on_tracks_ended(camera, verdict.ended_ids)
         if selection is not None:
-            job = build_job(selection, self._config.prompt, self._config.jpeg_long_side)
-            camera.hold()
-            self._on_job(camera, job)
+            self._order(camera, selection)
         self._preview(camera, detection, verdict.in_view)
+
+    def _catch_up(self) -> None:
+        """People who went before it was their turn: their turn may have come without a new frame."""
+        for camera in self.cameras:
+            if (selection := camera.judge_left_over(time.monotonic())) is not None:
+                self._order(camera, selection)
+
+    def _order(self, camera: Camera, selection: Selection) -> None:
+        self._on_job(camera, build_job(selection, camera.config, self._config))
 
     def _preview(self, camera: Camera, detection: Detection, tracks: tuple[Track, ...]) -> None:
         frame = detection.frame
@@ -112,6 +121,6 @@ class Perception:
 
     def _slow_down(self, cost_s: float) -> None:
         self._cost_s = cost_s if self._cost_s is None else self._cost_s + COST_WEIGHT * (cost_s - self._cost_s)
-        paced = [camera for camera in self._cameras if camera.paced and not camera.is_over]
+        paced = [camera for camera in self.cameras if camera.paced and not camera.is_over]
         for camera in paced:
-            camera.sampler.fps = affordable_fps(self._cost_s, len(paced), self._config.detector_fps)
+            camera.sampler.fps = affordable_fps(self._cost_s, len(paced), camera.wanted_fps)

@@ -12,24 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from camera_sources.cv import import_cv2
+from pipeline.config import CameraConfig, PipelineConfig
 from pipeline.events import Box, CaptionJob, Selection
+from pipeline.facts import fill
 from pipeline.picture_note import cut_of, with_note
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionUserMessageParam
 
-PADDING = 0.35  # of the people's width and height, on each side: surroundings tell what they do
 MIN_SIDE = 256  # pixels; a smaller cut holds nothing that a model could read
 MAX_ASPECT = 1.5  # models squash the picture to a square; a narrow cut would squash its people
 WHOLE_FROM = 0.7  # a cut of more than this share of the frame gains nothing over the frame
 JPEG_QUALITY = 90
 
 
-def build_job(selection: Selection, prompt: str, jpeg_long_side: int) -> CaptionJob:
-    """The job of a selection, its JPEG cut and encoded."""
-    image = crop_to_people(selection.frame.image, tuple(track.box for track in selection.tracks))
-    jpeg = with_note(encode_jpeg(image, jpeg_long_side, JPEG_QUALITY), cut_of(selection.frame.image, image))
-    return CaptionJob(selection, jpeg, prompt)
+def build_job(selection: Selection, camera: CameraConfig, config: PipelineConfig) -> CaptionJob:
+    """The job of a selection: its JPEG cut and encoded as the camera wants it, the facts filled into the prompt."""
+    whole = image = selection.frame.image
+    if camera.crops:
+        image = crop_to_people(whole, tuple(track.box for track in selection.tracks), camera.padding)
+    jpeg = with_note(encode_jpeg(image, config.jpeg_long_side, JPEG_QUALITY), cut_of(whole, image))
+    prompt = fill(camera.prompt or config.prompt, selection)
+    return CaptionJob(selection, jpeg, prompt, wants_details=camera.wants_details)
 
 
 def message(job: CaptionJob) -> ChatCompletionUserMessageParam:
@@ -41,15 +45,16 @@ def message(job: CaptionJob) -> ChatCompletionUserMessageParam:
     }
 
 
-def crop_to_people(image: NDArray[np.uint8], boxes: tuple[Box, ...]) -> NDArray[np.uint8]:
-    """A view of `image` [H, W, 3] around all `boxes`, generously; the whole of it if there are none or they fill it."""
+def crop_to_people(image: NDArray[np.uint8], boxes: tuple[Box, ...], padding: float) -> NDArray[np.uint8]:
+    """A view of `image` [H, W, 3] around all `boxes`, with `padding` times their width and height on each side, since
+    surroundings tell what people do; the whole of it if there are no boxes or they fill it."""
     height, width = image.shape[:2]
     if not boxes:
         return image
     x1, x2 = min(b.x1 for b in boxes), max(b.x2 for b in boxes)
     y1, y2 = min(b.y1 for b in boxes), max(b.y2 for b in boxes)
-    cut_w = max((x2 - x1) * (1 + 2 * PADDING), MIN_SIDE)
-    cut_h = max((y2 - y1) * (1 + 2 * PADDING), MIN_SIDE)
+    cut_w = max((x2 - x1) * (1 + 2 * padding), MIN_SIDE)
+    cut_h = max((y2 - y1) * (1 + 2 * padding), MIN_SIDE)
     cut_h = min(cut_h, height)  # a person as tall as the frame: widen the cut only as much as that height asks
     cut_w = min(max(cut_w, cut_h / MAX_ASPECT), width)
     cut_h = min(max(cut_h, cut_w / MAX_ASPECT), height)

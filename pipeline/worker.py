@@ -1,7 +1,7 @@
 """The pipeline put together: cameras are read and looked at on threads, captions are made on the event loop.
 
-Owns start, stop and the end of everything. The parts: `reader` (thread per camera), `perception` (one thread), `lane`
-(one task per camera), `ledger` (what ends is kept, then announced).
+Owns start, stop and the end of everything, and lets cameras come and go in between. The parts: `station` (all of one
+camera), `perception` (one thread), `ledger` (what ends is kept, then announced), `reporter` (how cameras are).
 """
 
 from __future__ import annotations
@@ -11,55 +11,39 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
 
 from camera_sources import cv
-from camera_sources.base import Source, SourceState
-from camera_sources.images import ImagesSource
-from camera_sources.open import open_source
+from camera_sources.base import Source
 from pipeline.archive import Archive
 from pipeline.camera import Camera
 from pipeline.captioner import Captioner, OpenAICaptioner
-from pipeline.config import CameraConfig, GateConfig, PipelineConfig
+from pipeline.config import CameraConfig, PipelineConfig
 from pipeline.detector import Detector, YoloDetector
 from pipeline.events import CaptionJob, Event
-from pipeline.feed import CameraChanged, Feed
+from pipeline.feed import CameraRemoved, Feed
 from pipeline.jsonl import JsonlWriter
-from pipeline.lane import CaptionLane, at_once
+from pipeline.lane import at_once
 from pipeline.ledger import Ledger
 from pipeline.perception import Perception
-from pipeline.reader import Reader
-from pipeline.status import CameraReading, PipelineReading
+from pipeline.reporter import Reporter
+from pipeline.station import THREAD_S, Station, open_camera
+from pipeline.status import PipelineReading
 
 log = logging.getLogger(__name__)
 
-WATCH_S = 0.2  # how often states are looked at
-REPORT_S = 1.0  # how often an unchanged state is reported
-THREAD_S = 2.5  # longest wait for a thread at stop
+LEAST_CONFIDENCE = 0.1
+"""What a camera's `min_confidence` may be at least: the detector is asked for all that any camera could want."""
 
 
 class PipelineError(Exception):
     """The pipeline broke and has to be started anew. One line."""
 
 
-def open_camera(config: CameraConfig) -> Source:
-    """The source of a camera, not started. Raises `SourceError`."""
-    return open_source(config.source, camera_id=config.camera_id, loop=config.loop, realtime=config.realtime)
-
-
-def gate_for(source: Source, config: GateConfig) -> GateConfig:
-    """The gate's settings for a source. Photographs of a folder are scenes of their own: nobody is seen twice in a row
-    there, or still under way from one to the next, so each picture with people is worth a caption."""
-    if isinstance(source, ImagesSource):
-        return replace(config, min_hits=1, cooldown_s=0.0, lost_s=0.0)
-    return config
-
-
 class Pipeline:
     """Cameras in, captioned events out: to `store`, `jsonl` and `feed`. Lives on one event loop; starts once.
 
     `detector`, `captioner` and `open` replace the real parts by others that keep the same protocol; `ready` is awaited
-    before each caption (see `CaptionLane`).
+    before each caption (see `CaptionLane`). Cameras are added, replaced and removed while the others run on.
     """
 
     def __init__(
@@ -87,12 +71,13 @@ class Pipeline:
         self._ready = ready
         self._ledger = Ledger(store=store, jsonl=jsonl, feed=feed, on_kept=self._event_kept)
         self._arrived = threading.Condition()
-        self._cameras: dict[str, Camera] = {}
-        self._lanes: dict[str, CaptionLane] = {}
-        self._readers: list[Reader] = []
+        self._stations: dict[str, Station] = {}
+        self._station_of: dict[str, Station] = {}  # open events
         self._perception: Perception | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._reported: dict[str, tuple[SourceState, float]] = {}
+        self._reporter = Reporter(feed, lambda: [station.camera for station in self._stations.values()])
+        self._changing = asyncio.Lock()
+        self._kept = asyncio.Event()
         self._over = asyncio.Event()
         self._failure: str | None = None
         self._stopped = False
@@ -106,27 +91,64 @@ class Pipeline:
         try:
             await asyncio.to_thread(cv.check)
             detector = self._detector or await asyncio.to_thread(self._load_detector)
-            for camera_config in self._camera_configs:
-                await self._add(camera_config)
+            for config in self._camera_configs:
+                station = self._stations[config.camera_id] = self._station(config)
+                await station.open()
         except BaseException:
             await self.stop()
             raise
         self._ledger.start()
-        for camera_id, lane in self._lanes.items():
-            self._spawn(lane.run(), f"lane-{camera_id}")
-        self._spawn(self._watch(), "watch")
+        self._spawn(self._reporter.run(), "watch")
         self._perception = Perception(
             self._config,
             detector,
             self._feed,
             self._arrived,
             on_job=lambda camera, job: self._call(self._submit, camera, job),
-            on_tracks_ended=lambda camera, ids: self._call(self._lanes[camera.camera_id].end_tracks, ids),
+            on_tracks_ended=lambda camera, ids: self._call(self._end_tracks, camera, ids),
             on_failure=lambda message: self._call(self._fail, message),
         )
-        self._perception.start(tuple(self._cameras.values()))
-        for reader in self._readers:
-            reader.start()
+        self._show_cameras()
+        self._perception.start()
+        for station in self._stations.values():
+            self._begin(station)
+
+    async def add(self, config: CameraConfig) -> None:
+        """Watch one more camera. Raises `SourceError`, or `ValueError` for a taken name; nothing changes then."""
+        async with self._changing:
+            if config.camera_id in self._stations:
+                raise ValueError(f"a camera is named {config.camera_id} already")
+            await self._add(config)
+
+    async def remove(self, camera_id: str) -> None:
+        """Watch a camera no more: what is under way of it ends as CANCELLED and is kept. Raises `KeyError`."""
+        async with self._changing:
+            await self._remove(self._stations[camera_id])
+            self._feed.publish(CameraRemoved(camera_id))
+
+    async def replace(self, camera_id: str, config: CameraConfig) -> None:
+        """Watch a camera with other settings, under another name if they have one; its tracks begin anew.
+
+        Raises `KeyError`, `ValueError` for a name that is taken, or `SourceError`: then the camera goes on as it was.
+        """
+        async with self._changing:
+            old, order = self._stations[camera_id], list(self._stations)
+            if config.camera_id != camera_id and config.camera_id in self._stations:
+                raise ValueError(f"a camera is named {config.camera_id} already")
+            self._open(config)  # what can be seen without starting it, before the old one ends
+            await self._remove(old)
+            now = config
+            try:
+                await self._add(config)
+            except BaseException:
+                now = old.config
+                await self._add(now)
+                raise
+            finally:
+                order[order.index(camera_id)] = now.camera_id
+                self._stations = {name: self._stations[name] for name in order if name in self._stations}
+                if camera_id not in self._stations:
+                    self._feed.publish(CameraRemoved(camera_id))
 
     async def stop(self) -> None:
         """End everything within a few seconds: what is under way ends as CANCELLED, is kept and announced.
@@ -136,7 +158,7 @@ class Pipeline:
         if self._stopped:
             return
         self._stopped = True
-        stops = [asyncio.to_thread(reader.stop, THREAD_S) for reader in self._readers]
+        stops = [station.close() for station in self._stations.values()]
         if self._perception is not None:
             stops.append(asyncio.to_thread(self._perception.stop, THREAD_S))
         await asyncio.gather(*stops)
@@ -157,32 +179,57 @@ class Pipeline:
         """Where everything stands now. Call it on the event loop."""
         now = time.monotonic()
         return PipelineReading(
-            tuple(self._reading(camera, now) for camera in self._cameras.values()),
+            tuple(station.reading(now) for station in self._stations.values()),
             dict(self._ledger.num_by_status),
             self._failure,
         )
 
     def _load_detector(self) -> Detector:
-        return YoloDetector(
-            self._config.detector, min_confidence=self._config.gate.min_confidence, cache_dir=self._config.cache_dir
+        return YoloDetector(self._config.detector, min_confidence=LEAST_CONFIDENCE, cache_dir=self._config.cache_dir)
+
+    def _station(self, config: CameraConfig) -> Station:
+        return Station(
+            config,
+            self._open(config),
+            self._config,
+            self._captioner,
+            self._ledger,
+            self._feed,
+            self._arrived,
+            on_idle=lambda: self._call(self._check_over),
+            ready=self._ready,
         )
 
     async def _add(self, config: CameraConfig) -> None:
-        source = self._open(config)
-        camera = Camera(
-            source,
-            gate_for(source, self._config.gate),
-            paced=config.realtime or source.is_live,
-            detector_fps=self._config.detector_fps,
-            arrived=self._arrived,
-            on_idle=lambda: self._call(self._check_over),
-        )
-        self._cameras[config.camera_id] = camera
-        self._lanes[config.camera_id] = CaptionLane(
-            self._captioner, self._ledger, self._feed, self._config.retry, camera.note_sent, self._ready
-        )
-        self._readers.append(Reader(camera))
-        await asyncio.to_thread(source.start)
+        station = self._station(config)
+        try:
+            await station.open()
+        except BaseException:
+            await station.close()
+            raise
+        if self._stopped:
+            await station.close()
+            return
+        self._stations[config.camera_id] = station
+        self._show_cameras()
+        self._begin(station)
+
+    async def _remove(self, station: Station) -> None:
+        del self._stations[station.camera.camera_id]
+        self._show_cameras()
+        self._reporter.forget(station.camera.camera_id)
+        await station.close()
+        while station in self._station_of.values():  # its last events are being kept
+            self._kept.clear()
+            await self._kept.wait()
+        self._check_over()
+
+    def _show_cameras(self) -> None:
+        if self._perception is not None:
+            self._perception.cameras = tuple(station.camera for station in self._stations.values())
+
+    def _begin(self, station: Station) -> None:
+        station.begin().add_done_callback(self._task_ended)
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -200,45 +247,28 @@ class Pipeline:
             self._loop.call_soon_threadsafe(function, *args)
 
     def _submit(self, camera: Camera, job: CaptionJob) -> None:
-        self._lanes[camera.camera_id].submit(job)
+        station = self._stations.get(camera.camera_id)
+        if station is None or station.camera is not camera:
+            camera.release()  # removed while this was on its way
+            return
+        self._station_of[job.selection.event_id] = station
+        station.lane.submit(job)
+
+    def _end_tracks(self, camera: Camera, track_ids: tuple[int, ...]) -> None:
+        station = self._stations.get(camera.camera_id)
+        if station is not None and station.camera is camera:
+            station.lane.end_tracks(track_ids)
 
     def _event_kept(self, event: Event) -> None:
-        self._cameras[event.camera].note_kept(event.event_id)
+        self._station_of.pop(event.event_id).camera.note_kept(event.event_id)
+        self._kept.set()
 
     def _check_over(self) -> None:
-        if all(camera.is_over for camera in self._cameras.values()):
+        if self._stations and all(station.camera.is_over for station in self._stations.values()):
             if not self._stopped:  # else it is our own doing, and no news
-                self._report()
+                self._reporter.report()
             self._over.set()
 
     def _fail(self, message: str) -> None:
         self._failure = message
         self._over.set()
-
-    def _reading(self, camera: Camera, now: float) -> CameraReading:
-        lane = self._lanes[camera.camera_id]
-        return CameraReading(
-            camera.camera_id,
-            camera.source.status(),
-            camera.detector_fps(now),
-            camera.num_detected,
-            camera.mailbox.num_dropped,
-            lane.num_queued,
-            lane.in_flight,
-        )
-
-    async def _watch(self) -> None:
-        while not self._stopped:
-            self._report()
-            await asyncio.sleep(WATCH_S)
-
-    def _report(self) -> None:
-        """Announce every camera whose state changed or that was silent for a second."""
-        now = time.monotonic()
-        for camera in self._cameras.values():
-            status = camera.source.status()
-            state, t_reported = self._reported.get(camera.camera_id, (None, 0.0))
-            if status.state is not state or now - t_reported >= REPORT_S:
-                self._reported[camera.camera_id] = (status.state, now)
-                fps, is_live = camera.detector_fps(now), camera.source.is_live
-                self._feed.publish(CameraChanged(camera.camera_id, status, fps, is_live))

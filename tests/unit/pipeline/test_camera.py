@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.camera import Camera
-from pipeline.config import GateConfig
+from pipeline.config import CameraConfig, GateConfig
 from pipeline.events import Detection
 from tests.unit.pipeline.fakes import PERSON, ListSource, frame
 
@@ -18,6 +18,7 @@ OTHER = replace(PERSON, x1=220, x2=300)
 def camera(*, paced: bool, is_live: bool = False) -> Camera:
     return Camera(
         ListSource([], is_live=is_live),
+        CameraConfig("cam", "scripted"),
         GateConfig(),
         paced=paced,
         detector_fps=5.0,

@@ -13,8 +13,9 @@ from camera_sources.frame import Frame
 from pipeline.config import CameraConfig, PipelineConfig
 from pipeline.feed import Feed
 from pipeline.jsonl import JsonlWriter
+from pipeline.station import open_camera
 from pipeline.store import EventStore
-from pipeline.worker import Pipeline, open_camera
+from pipeline.worker import Pipeline
 from tests.unit.pipeline.scripted_server import ScriptedServer
 
 ROOM, CARS = "one-by-one-person-detection.mp4", "car-detection.mp4"

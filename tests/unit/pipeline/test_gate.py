@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pipeline.config import GateConfig
 from pipeline.events import Reason, Track
-from pipeline.gate import Choice, Gate, Verdict
+from pipeline.gate import MAX_LEFT_OVER, Choice, Gate, Verdict
 from tests.unit.pipeline.fakes import PERSON, track
 
-NEW, AGAIN = Reason.NEW_TRACK, Reason.INTERVAL
+NEW, CHANGED, AGAIN = Reason.NEW_TRACK, Reason.CHANGE, Reason.INTERVAL
 Chosen = tuple[float, Reason, tuple[int, ...]]
 
 
@@ -40,7 +38,7 @@ def play(
         verdict = gate.update(t, [track(i) for i in seen(t)])
         verdicts.append(verdict)
         if verdict.choice:
-            gate.selected(f"event-{step}", t, verdict)
+            gate.selected(f"event-{step}", t, verdict.choice, verdict.in_view)
             chosen.append((t, verdict.choice.reason, verdict.choice.subject_ids))
             under_way.append((t + answer_s, f"event-{step}"))
             answer(t)
@@ -143,30 +141,75 @@ def test_a_track_begins_and_is_first_shown_in_detections_of_the_full_confidence(
     assert (weak.choice, sure.choice) == (None, Choice(NEW, (1,)))
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    presence=st.lists(st.frozensets(st.integers(1, 4), max_size=4), max_size=120),
-    sent=st.lists(st.booleans(), min_size=120, max_size=120),
+def test_who_comes_and_goes_within_another_s_cooldown_is_told_of_in_the_last_sure_frame_of_them() -> None:
+    gate = Gate(GateConfig())
+    for step in range(3):
+        verdict = gate.update(step / 5, [track(1)])
+        if verdict.choice:
+            gate.selected("first", step / 5, verdict.choice, verdict.in_view)
+            gate.sent("first", step / 5)
+    for t, ids in ((1.0, (1, 2)), (1.2, (1, 2)), (1.4, (1, 2)), (1.6, (1,)), (4.0, (1,))):
+        verdict = gate.update(t, [track(i) for i in ids])
+        assert verdict.choice is None, "the cooldown of 1's caption"
+        assert verdict.fresh_ids == ((2,) if t in (1.2, 1.4) else ())
+    assert gate.untold_ids == {2}
+    assert gate.overdue(4.8) is None
+    assert gate.overdue(5.3) == Choice(NEW, (2,), is_past=True)
+    verdict = gate.update(5.4, [track(1), track(3)])
+    assert verdict.choice == Choice(NEW, (2,), is_past=True), "before anything newer"
+    gate.selected("second", 5.4, verdict.choice, [track(1), track(2)])
+    assert gate.untold_ids == frozenset()
+    assert gate.overdue(99.0) is None, "once"
+
+
+def test_at_the_end_who_was_not_told_of_is_waited_for_no_longer() -> None:
+    gate = Gate(GateConfig())
+    for t, ids in ((0.0, (1,)), (0.2, (1,)), (0.4, (1, 2)), (0.6, (1, 2))):
+        verdict = gate.update(t, [track(i) for i in ids])
+        if verdict.choice:
+            gate.selected("first", t, verdict.choice, verdict.in_view)
+            gate.sent("first", t)
+    assert gate.overdue(0.8) is None
+    assert gate.overdue(0.8, is_end=True) == Choice(NEW, (2,), is_past=True)
+
+
+def test_more_people_gone_untold_than_frames_are_kept_of_lose_the_oldest() -> None:
+    gate = Gate(GateConfig(min_hits=1, cooldown_s=100.0))
+    gate.sent("somebody else", 0.0)
+    for visitor in range(6):
+        gate.update(1.0 + visitor, [track(visitor)])
+    gate.update(20.0, [])
+    assert gate.untold_ids == {3, 4, 5}
+    assert len(gate.untold_ids) == MAX_LEFT_OVER
+
+
+@pytest.mark.parametrize(
+    ("seen", "until_s", "expected"),
+    [
+        pytest.param(
+            lambda t: [1, 2] if t < 7 else [2],
+            12,
+            [(0.2, NEW, (1, 2)), (8.8, CHANGED, (2,))],
+            id="one of two leaves for good: those who stay are told of",
+        ),
+        pytest.param(lambda t: [1, 2] if not 6 < t < 7.8 else [2], 10, [(0.2, NEW, (1, 2))], id="a gap is no leaving"),
+        pytest.param(lambda t: [1] if t < 7 else [], 12, [(0.2, NEW, (1,))], id="nobody is left to be shown"),
+    ],
 )
-def test_rules_hold_whatever_happens(presence: list[frozenset[int]], sent: list[bool]) -> None:
-    config = GateConfig()
-    gate, t_sent, shown_at = Gate(config), -1e9, dict[int, float]()
-    for step, ids in enumerate(presence):
+def test_changes_of_who_is_there(
+    seen: Callable[[float], Iterable[int]], until_s: float, expected: list[Chosen]
+) -> None:
+    assert play(seen, until_s)[0] == expected
+
+
+def test_a_track_that_settles_in_another_zone_is_a_change() -> None:
+    gate, chosen = Gate(GateConfig()), list[tuple[float, Choice]]()
+    zones = ["drive"] * 30 + ["lawn", "drive"] * 3 + ["lawn"] * 9
+    for step, zone in enumerate(zones):
         t = step / 5
-        verdict = gate.update(t, [track(i) for i in sorted(ids)])
-        assert {v.track_id for v in verdict.in_view} <= ids
-        for ended in verdict.ended_ids:
-            shown_at.pop(ended, None)
-        if verdict.choice is None:
-            continue
-        assert t - t_sent >= config.cooldown_s
-        assert set(verdict.choice.subject_ids) <= {v.track_id for v in verdict.in_view}
-        for subject in verdict.choice.subject_ids:
-            assert subject not in shown_at or t - shown_at[subject] >= config.interval_s
-        gate.selected(str(step), t, verdict)
-        shown_at |= {v.track_id: t for v in verdict.in_view}
-        if sent[step]:
+        verdict = gate.update(t, [replace(track(1), zone=zone)])
+        if verdict.choice:
+            chosen.append((t, verdict.choice))
+            gate.selected(str(step), t, verdict.choice, verdict.in_view)
             gate.sent(str(step), t)
-            t_sent = t
-        else:
-            gate.ended(str(step))
+    assert chosen == [(0.2, Choice(NEW, (1,))), (8.4, Choice(CHANGED, (1,)))], "on the border is not settled"

@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.config import CameraConfig
 from pipeline.events import Box, Reason
 from pipeline.prompt import MAX_ASPECT, MIN_SIDE, build_job, crop_to_people, encode_jpeg, message
 from tests.unit.pipeline.fakes import frame, job, track
+from tests.unit.pipeline.running import CONFIG
+
+PADDING = 0.35
 
 
 def picture(width: int, height: int) -> np.ndarray:
@@ -34,7 +38,7 @@ def test_a_cut_holds_every_person_and_keeps_its_shape(data: st.DataObject, width
     image = np.zeros((height, width, 3), dtype=np.uint8)
     for box in boxes:
         image[int(box.y1) : int(np.ceil(box.y2)), int(box.x1) : int(np.ceil(box.x2))] = 255
-    cut = crop_to_people(image, tuple(boxes))
+    cut = crop_to_people(image, tuple(boxes), PADDING)
     assert int(cut.sum()) == int(image.sum()), "nobody is cut off"
     cut_h, cut_w = cut.shape[:2]
     assert cut_w >= min(MIN_SIDE, width)
@@ -44,7 +48,7 @@ def test_a_cut_holds_every_person_and_keeps_its_shape(data: st.DataObject, width
 
 
 def test_the_cut_is_where_the_person_is() -> None:
-    cut = crop_to_people(picture(1920, 1080), (Box(1500, 400, 1600, 700, 0.9),))
+    cut = crop_to_people(picture(1920, 1080), (Box(1500, 400, 1600, 700, 0.9),), PADDING)
     assert cut.shape[0] < 600
     assert cut.shape[1] < 500
     column, row, blocks = (int(value) for value in cut[0, 0])
@@ -56,8 +60,8 @@ def test_the_cut_is_where_the_person_is() -> None:
 
 def test_people_who_fill_the_frame_get_the_whole_frame() -> None:
     image = picture(640, 480)
-    assert crop_to_people(image, (Box(50, 20, 600, 470, 0.9),)) is image
-    assert crop_to_people(image, ()) is image
+    assert crop_to_people(image, (Box(50, 20, 600, 470, 0.9),), PADDING) is image
+    assert crop_to_people(image, (), PADDING) is image
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,7 @@ def test_the_longer_side_is_bounded(size: tuple[int, int], expected: tuple[int, 
 
 def test_the_message_is_the_picture_and_then_the_words() -> None:
     selection = replace(job("e", [1], Reason.NEW_TRACK).selection, frame=frame(size=(1920, 1080)), tracks=(track(1),))
-    built = build_job(selection, "Describe the image.", 1280)
+    built = build_job(selection, CameraConfig("cam", "scripted"), CONFIG)
     said = message(built)
     assert said["role"] == "user"
     image, words = cast(Any, said["content"])
