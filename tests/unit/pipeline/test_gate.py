@@ -157,6 +157,7 @@ def test_who_comes_and_goes_within_another_s_cooldown_is_told_of_in_the_last_sur
     assert gate.overdue(5.3) == Choice(NEW, (2,), is_past=True)
     verdict = gate.update(5.4, [track(1), track(3)])
     assert verdict.choice == Choice(NEW, (2,), is_past=True), "before anything newer"
+    assert verdict.choice is not None
     gate.selected("second", 5.4, verdict.choice, [track(1), track(2)])
     assert gate.untold_ids == frozenset()
     assert gate.overdue(99.0) is None, "once"
