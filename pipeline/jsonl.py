@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
@@ -30,9 +31,12 @@ def to_line(event: Event) -> str:
             "pts_s": round(event.pts_s, 3),
             "track_ids": list(event.track_ids),
             "boxes": [[b.x1, b.y1, b.x2, b.y2, b.conf] for b in event.boxes],
+            "zone": event.zone,
             "reason": event.reason,
             "status": event.status,
             "caption": event.caption,
+            "count_mismatch": event.count_mismatch,
+            "details": None if event.details is None else asdict(event.details),
             "model": event.model,
             "t_captured": _moment(event.t_captured),
             "t_selected": _moment(event.t_selected),

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from pipeline.archive import Archive, StoreError
 from pipeline.backlog import Backlog
-from pipeline.events import Caption, CaptionJob, Event, EventStatus
+from pipeline.counting import contradicts
+from pipeline.events import Caption, CaptionJob, Event, EventStatus, Selection
 from pipeline.feed import CaptionQueued, EventEnded, Feed, StoreChanged
 from pipeline.jsonl import JsonlWriter
 
@@ -170,6 +171,7 @@ def _event(entry: _Open, status: EventStatus, caption: Caption | None, error: st
         t_last_token=entry.t_last_token,
         t_wall=selection.frame.t_wall,
         error=error,
+        zone=selection.zone,
     )
     if caption is None:
         return event
@@ -180,4 +182,14 @@ def _event(entry: _Open, status: EventStatus, caption: Caption | None, error: st
         t_sent=caption.t_sent,
         t_first_token=caption.t_first_token,
         t_last_token=caption.t_last_token,
+        count_mismatch=_disagrees(caption, selection),
+        details=caption.details,
     )
+
+
+def _disagrees(caption: Caption, selection: Selection) -> bool:
+    """Whether words and detector give different numbers of people. A number of its own settles what a caption says."""
+    num_counted = len(selection.tracks)
+    if caption.details is not None:
+        return not num_counted <= caption.details.num_people <= max(num_counted, selection.num_detected)
+    return contradicts(caption.text, num_counted, selection.num_detected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Integer, MetaData, String, Table
+from sqlalchemy import Boolean, Column, Float, Integer, MetaData, String, Table
 
 EVENTS = Table(
     "events",
@@ -27,4 +27,7 @@ EVENTS = Table(
     Column("error", String),
     Column("jpeg_path", String),
     Column("jpeg_bytes", Integer),  # what retention counts; null in rows older than the column
+    Column("zone", String),
+    Column("count_mismatch", Boolean, nullable=False),
+    Column("details", String),  # JSON
 )

@@ -27,7 +27,13 @@ THREAD_S = 2.5  # longest wait for a thread at the end
 
 def open_camera(config: CameraConfig) -> Source:
     """The source of a camera, not started. Raises `SourceError`."""
-    return open_source(config.source, camera_id=config.camera_id, loop=config.loop, realtime=config.realtime)
+    return open_source(
+        config.source,
+        camera_id=config.camera_id,
+        loop=config.loop,
+        realtime=config.realtime,
+        transport=config.transport,
+    )
 
 
 def gate_for(source: Source, config: GateConfig) -> GateConfig:

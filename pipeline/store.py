@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, RowMapping, Select, create_engine, delete, func, select, text
@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from pipeline.archive import StoreError
-from pipeline.events import Box, Event, EventStatus, Reason
+from pipeline.events import Box, Details, Event, EventStatus, Reason
 from pipeline.migrations.run import NewerDatabase, migrate
 from pipeline.picture_files import PictureFiles
 from pipeline.query import EventQuery
@@ -190,6 +190,7 @@ def _to_row(event: Event) -> dict[str, object]:
     }
     row["track_ids"] = json.dumps(event.track_ids)
     row["boxes"] = json.dumps([astuple(box) for box in event.boxes])
+    row["details"] = None if event.details is None else json.dumps(asdict(event.details))
     return row
 
 
@@ -203,5 +204,6 @@ def _to_event(row: RowMapping) -> Event:
             "boxes": tuple(Box(*box) for box in boxes),
             "reason": Reason(row["reason"]),
             "status": EventStatus(row["status"]),
+            "details": None if row["details"] is None else Details(**json.loads(row["details"])),
         }
     )

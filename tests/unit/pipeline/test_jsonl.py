@@ -16,7 +16,8 @@ from pipeline.events import Box, Event, EventStatus, Reason
 from pipeline.jsonl import JsonlError, JsonlWriter, to_line
 
 KEYS = [
-    *("camera", "frame_seq", "pts_s", "track_ids", "boxes", "reason", "status", "caption", "model"),
+    *("camera", "frame_seq", "pts_s", "track_ids", "boxes", "zone", "reason", "status"),
+    *("caption", "count_mismatch", "details", "model"),
     *("t_captured", "t_selected", "t_sent", "t_first_token", "t_last_token", "t_wall"),
 ]
 
@@ -58,7 +59,9 @@ def test_a_line_has_exactly_the_promised_fields() -> None:
 
 def test_what_was_never_reached_is_null() -> None:
     read = json.loads(to_line(FAILED_EVENT))
-    assert [key for key in KEYS if read[key] is None] == ["caption", "model", "t_sent", "t_first_token", "t_last_token"]
+    assert [key for key in KEYS if read[key] is None] == [
+        *("zone", "caption", "details", "model", "t_sent", "t_first_token", "t_last_token")
+    ]
     assert read["status"] == "failed"
 
 

@@ -32,7 +32,8 @@ def first_releases_database(path: Path, num_steps: int) -> None:
     with sqlite3.connect(path / DATABASE) as connection:
         connection.execute("DROP TABLE alembic_version")
         connection.execute("DROP INDEX events_by_age")
-        connection.execute("ALTER TABLE events DROP COLUMN jpeg_bytes")
+        for column in ("jpeg_bytes", "zone", "count_mismatch", "details"):
+            connection.execute(f"ALTER TABLE events DROP COLUMN {column}")
         if num_steps < 2:
             for name in ("inserted", "deleted", "updated"):
                 connection.execute(f"DROP TRIGGER caption_{name}")
