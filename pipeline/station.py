@@ -32,7 +32,7 @@ def open_camera(config: CameraConfig) -> Source:
         camera_id=config.camera_id,
         loop=config.loop,
         realtime=config.realtime,
-        transport=config.transport,
+        transport=config.transport or "tcp",
     )
 
 
