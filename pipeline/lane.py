@@ -15,20 +15,16 @@ from pipeline.events import CaptionJob, EventStatus
 from pipeline.feed import CaptionDelta, Feed
 from pipeline.ledger import Ledger
 from pipeline.queue import CaptionQueue
-from pipeline.retry import caption_with_retries
+from pipeline.retry import at_once, caption_with_retries
 
 log = logging.getLogger(__name__)
-
-
-async def at_once() -> None:
-    """No wait before a request: whether the backend answers is found out by asking it."""
 
 
 class CaptionLane:
     """Queue and request of one camera. `on_sent(event_id, t_sent)` is told of every try that reached the backend.
 
     `ready` is awaited before a job leaves the queue: what waits for a backend that is being started can still be
-    superseded, and does not fail for it.
+    superseded, and does not fail for it. It is awaited again before a job is tried again.
     """
 
     def __init__(
@@ -91,7 +87,11 @@ class CaptionLane:
         event_id = self._in_flight = job.selection.event_id
         try:
             caption = await caption_with_retries(
-                self._captioner, job, _Telling(event_id, self._ledger, self._feed, self._on_sent), self._retry
+                self._captioner,
+                job,
+                _Telling(event_id, self._ledger, self._feed, self._on_sent),
+                self._retry,
+                self._ready,
             )
         except CaptionError as error:
             self._ledger.try_end(event_id, EventStatus.FAILED, error=str(error))

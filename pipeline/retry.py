@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from pipeline.captioner import Captioner, CaptionError, Progress
 from pipeline.config import RetryConfig
 from pipeline.events import Caption, CaptionJob
 
 JITTER = 0.2  # a fifth up or down, so that cameras do not return in step
+
+
+async def at_once() -> None:
+    """No wait before a request: whether the backend answers is found out by asking it."""
 
 
 def wait_s(
@@ -20,19 +24,24 @@ def wait_s(
 
     `Retry-After` is obeyed: never sooner, and later by jitter only. A wish beyond the deadline ends the tries.
     """
-    if not error.retryable or num_tries > len(config.delays_s):
+    if not error.retryable or (num_tries > len(config.delays_s) and not config.until_deadline):
         return None
     if error.retry_after_s is None:
-        return config.delays_s[num_tries - 1] * (1 + JITTER * (2 * roll() - 1))
+        delays_s = config.delays_s or (1.0,)
+        return delays_s[min(num_tries, len(delays_s)) - 1] * (1 + JITTER * (2 * roll() - 1))
     if error.retry_after_s >= config.deadline_s:
         return None
     return error.retry_after_s * (1 + JITTER * roll())
 
 
 async def caption_with_retries(
-    captioner: Captioner, job: CaptionJob, progress: Progress, config: RetryConfig
+    captioner: Captioner,
+    job: CaptionJob,
+    progress: Progress,
+    config: RetryConfig,
+    ready: Callable[[], Awaitable[None]] = at_once,
 ) -> Caption:
-    """A caption, or the `CaptionError` of the last try.
+    """A caption, or the `CaptionError` of the last try. `ready` is awaited before each further try, until the deadline.
 
     The deadline runs from the first try to the first words, so that it cuts off waiting and never talking.
     """
@@ -43,6 +52,8 @@ async def caption_with_retries(
         num_tries += 1
         try:
             async with asyncio.timeout_at(deadline) as limit:
+                if last is not None:
+                    await ready()
                 return await captioner.caption(job, _Lifting(progress, limit))
         except TimeoutError:
             why = f"; last: {last}" if last else ""

@@ -22,10 +22,10 @@ from pipeline.detector import Detector, YoloDetector
 from pipeline.events import CaptionJob, Event
 from pipeline.feed import CameraRemoved, Feed
 from pipeline.jsonl import JsonlWriter
-from pipeline.lane import at_once
 from pipeline.ledger import Ledger
 from pipeline.perception import Perception
 from pipeline.reporter import Reporter
+from pipeline.retry import at_once
 from pipeline.station import THREAD_S, Station, open_camera
 from pipeline.status import PipelineReading
 

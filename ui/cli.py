@@ -22,15 +22,18 @@ from pipeline.supervisor import CONFIG_ERROR, ChildFailed
 from ui.commands.app import app
 from ui.commands.bench import bench
 from ui.commands.chat import chat
+from ui.commands.config import config
 from ui.commands.export import export
 from ui.commands.help_text import Command, Group
 from ui.commands.run import run
 from ui.commands.serve import serve
 from ui.commands.tune import tune
 from ui.commands.watch import watch
-from ui.errors import is_users, say
+from ui.errors import is_broken, is_users, say
 
 ARGUMENTS = "WATCHWORD_ARGUMENTS"
+BROKEN = 70
+"""Exit status when a part of the program itself broke."""
 SECRET_FLAGS = ("--api-key",)
 
 cli = typer.Typer(
@@ -42,6 +45,7 @@ cli = typer.Typer(
 )
 for command in (run, serve, watch, chat, bench, tune, export):
     cli.command(cls=Command)(command)
+cli.add_typer(config)
 cli.command(hidden=True)(app)
 
 
@@ -83,6 +87,8 @@ def execute(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except Exception as error:
+        if is_broken(error):
+            return _refuse(say(error), BROKEN)
         if not is_users(error):
             raise
         return _refuse(say(error))

@@ -22,8 +22,13 @@ def is_users(error: Exception) -> bool:
     if isinstance(error, (UsageError, EngineError, SourceError)):
         return True
     # These live beside heavy libraries; an error of theirs can only exist where they are loaded already.
-    named = {"StoreError", "JsonlError", "ExportError", "DetectorError", "OpenAIError"}
+    named = {"StoreError", "JsonlError", "ExportError", "SettingsError", "DetectorError", "OpenAIError"}
     return any(kind.__name__ in named for kind in type(error).__mro__)
+
+
+def is_broken(error: Exception) -> bool:
+    """Whether a part of the running program broke and said so in one line (its traceback was logged)."""
+    return type(error).__name__ == "PipelineError"
 
 
 def say(error: BaseException) -> str:

@@ -94,12 +94,19 @@ def written(camera: CameraSettings) -> dict[str, Any]:
     return {"name": camera.name, "source": camera.source, **values}
 
 
+def _yaml() -> YAML:
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096  # never fold what somebody wrote on one line
+    return yaml
+
+
 def _parse(path: Path) -> CommentedMap:
     try:
         data = path.read_bytes()
         if len(data) > LARGEST:
             raise _broken(path, None, f"is larger than {LARGEST} bytes")
-        tree = YAML().load(data.decode("utf-8-sig"))
+        tree = _yaml().load(data.decode("utf-8-sig"))
     except OSError as error:
         raise _broken(path, None, (error.strerror or str(error)).lower()) from None
     except UnicodeDecodeError:
@@ -178,7 +185,9 @@ def _update(there: CommentedMap, values: dict[str, Any]) -> None:
     for key in [key for key in there if key not in values]:
         del there[key]
     for key, value in values.items():
-        if key not in there or _to_plain(there[key]) != value:
+        if key not in there or (
+            _to_plain(there[key]) != value and str(there[key]) != value
+        ):  # a webcam may be 0 or "0"
             there[key] = _styled(value)
 
 
@@ -196,8 +205,7 @@ def _styled(value: Any) -> Any:
 
 def _write(document: Document, *, has_secret: bool) -> str:
     before = document.path.read_text(encoding="utf-8-sig")
-    yaml = YAML()
-    yaml.width = 4096  # never fold what somebody wrote on one line
+    yaml = _yaml()
     if indents := re.search(r"^( *)- ", before, re.MULTILINE):
         offset = len(indents[1])
         yaml.indent(mapping=2, sequence=offset + 2, offset=offset)

@@ -58,7 +58,7 @@ class CameraSettings(_Settings):
     name: Name
     source: Annotated[str, BeforeValidator(_webcam), Field(min_length=1, max_length=4096)]
     username: Annotated[str, Field(max_length=256)] | None = None
-    password: Annotated[str, Field(max_length=1024, repr=False)] | None = None
+    password: Annotated[str, Field(max_length=1024)] | None = Field(default=None, repr=False)
     password_env: Name | None = None
     password_file: Path | None = None
     transport: Literal["tcp", "udp"] | None = None
@@ -176,7 +176,7 @@ class Settings(_Settings):
 
     model: Annotated[str, Field(min_length=1)] | None = None
     base_url: str | None = None
-    api_key: Annotated[str, Field(min_length=1, repr=False)] | None = None
+    api_key: Annotated[str, Field(min_length=1)] | None = Field(default=None, repr=False)
     api_key_env: Name | None = None
     api_key_file: Path | None = None
     detector: Annotated[str, Field(min_length=1)] | None = None

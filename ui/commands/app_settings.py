@@ -11,8 +11,11 @@ from pipeline.config import CameraConfig, RetentionConfig
 
 @dataclass(frozen=True, slots=True)
 class AppSettings:
-    """Cameras, where the backend is, and where the page goes. `base_url` ends in `/v1`.
+    """Cameras (as the command line names them: a source each), where the backend is, and where the page goes.
 
+    `base_url` ends in `/v1`.
+
+    With `config_path` the cameras are those of that file, read by the app itself whenever it starts.
     `is_own_engine`: the backend is the supervisor's child, too, so it is restarted when it dies.
     """
 
@@ -28,6 +31,7 @@ class AppSettings:
     is_own_engine: bool = False
     ui_password_hash: str | None = field(default=None, repr=False)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    config_path: Path | None = None
 
     def to_json(self) -> str:
         """The document."""
@@ -37,7 +41,8 @@ class AppSettings:
     def from_json(cls, document: str) -> AppSettings:
         """Back from the document; raises `ValueError` or `TypeError` for anything else."""
         values = json.loads(document)
-        values["cameras"] = tuple(CameraConfig(**camera) for camera in values["cameras"])
+        values["cameras"] = tuple(CameraConfig(**{**camera, "zones": ()}) for camera in values["cameras"])
         values["data_dir"], values["cache_dir"] = Path(values["data_dir"]), Path(values["cache_dir"])
         values["retention"] = RetentionConfig(**values["retention"])
+        values["config_path"] = None if values["config_path"] is None else Path(values["config_path"])
         return cls(**values)

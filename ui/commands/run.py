@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from pipeline.config import RetentionConfig
 from pipeline.supervisor import Child, Echo, Supervisor
 from pipeline.weights import find_weights
 from ui.commands.app_settings import AppSettings
 from ui.commands.assets import ensure_assets
 from ui.commands.checks import check_backend, check_engine
 from ui.commands.children import app_child, backend_child
+from ui.commands.config_file import ConfigFile, cameras_of, read_config, with_config
 from ui.commands.engine_flags import default, with_engine_flags
 from ui.commands.machine import free_port, reachable, require_free
 from ui.commands.page_password import page_password_hash
@@ -22,6 +24,7 @@ from ui.commands.sources import KINDS, check_cameras, given_sources, to_cameras
 from ui.commands.terminal import Verbose, echo_for, until_signal
 from ui.errors import UsageError, say
 
+UI_HOST, UI_PORT = "127.0.0.1", 8080
 DATA_DIR = "~/.local/share/watchword"
 
 
@@ -36,6 +39,7 @@ def run(
         ),
     ] = None,
     *,
+    config_file: ConfigFile = None,
     base_url: Annotated[
         str | None,
         typer.Option(
@@ -51,8 +55,12 @@ def run(
         ),
     ] = None,
     loop: Annotated[bool, typer.Option("--loop", help="Start video files and folders over at their end.")] = False,
-    ui_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the page.")] = "127.0.0.1",
-    ui_port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="Port of the page.")] = 8080,
+    ui_host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help=f"Address of the page. {default(UI_HOST)}")
+    ] = None,
+    ui_port: Annotated[
+        int | None, typer.Option(metavar="PORT", min=1, max=65535, help=f"Port of the page. {default(str(UI_PORT))}")
+    ] = None,
     ui_password: Annotated[
         str | None,
         typer.Option(
@@ -64,9 +72,9 @@ def run(
             show_default=False,
         ),
     ] = None,
-    data_dir: Annotated[Path, typer.Option(metavar="PATH", help="Where events and their pictures are kept.")] = Path(
-        DATA_DIR
-    ),
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="PATH", help=f"Where events and their pictures are kept. {default(DATA_DIR)}")
+    ] = None,
     verbose: Verbose = False,
     engine: dict[str, Any],
 ) -> int:
@@ -76,11 +84,16 @@ def run(
     """
     if "model" not in engine and os.environ.get("MODEL"):
         engine["model"] = os.environ["MODEL"]
+    written = read_config(config_file, sources)
+    base_url, detector = with_config(written, engine, base_url, detector or os.environ.get("DETECTOR") or None)
+    wanted = written.page if written else None
+    ui_host = ui_host or (wanted and wanted.host) or UI_HOST
+    ui_port = ui_port or (wanted and wanted.port) or UI_PORT
+    data_dir = data_dir or (written and written.data_dir) or Path(DATA_DIR)
     password_hash = page_password_hash(ui_host, ui_password)
     config = check_engine(engine, base_url)
-    named = given_sources(sources)
-    cameras = to_cameras(named, loop=loop)
-    detector = detector or os.environ.get("DETECTOR") or None
+    named = [] if written else given_sources(sources)
+    cameras = to_cameras(named, loop=loop) if written is None else cameras_of(written)
     if detector:
         find_weights(detector, config.cache_dir)
     require_free(ui_host, ui_port, "--ui-port")
@@ -92,12 +105,12 @@ def run(
         config.cache_dir.expanduser(),
         model=base_url is None and config.model == "demo",
         detector=detector is None,
-        clip=not named,
+        clip=not named and written is None,
     )
     if assets.clip:
         cameras = to_cameras([str(assets.clip)], loop=True)
     settings = AppSettings(
-        cameras=cameras,
+        cameras=() if written else cameras,
         detector=detector or str(assets.detector),
         base_url=base_url or f"http://{reachable(config.host)}:{port}/v1",
         model=engine.get("model") if base_url else None,
@@ -108,6 +121,8 @@ def run(
         cache_dir=config.cache_dir.expanduser(),
         is_own_engine=base_url is None,
         ui_password_hash=password_hash,
+        retention=RetentionConfig(written.retention.days, written.retention.max_gb) if written else RetentionConfig(),
+        config_path=config_file.expanduser().resolve() if config_file else None,
     )
     children = [app_child(settings)]
     if base_url is None:

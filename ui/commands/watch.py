@@ -7,39 +7,45 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from pipeline.config import CameraConfig, PipelineConfig
+from pipeline.config import CameraConfig, PipelineConfig, RetryConfig
 from pipeline.jsonl import STDOUT, JsonlWriter
-from pipeline.supervisor import Supervisor
+from pipeline.supervisor import Supervisor, answers
 from pipeline.weights import find_weights
 from ui.commands.assets import ensure_assets
 from ui.commands.checks import check_backend, check_engine
 from ui.commands.children import backend_child
+from ui.commands.config_file import ConfigFile, cameras_of, read_config, with_config
 from ui.commands.engine_flags import OF_SERVERS, default, with_engine_flags
 from ui.commands.machine import free_port
 from ui.commands.news import News
 from ui.commands.reading import Reading
 from ui.commands.sources import KINDS, check_cameras, to_cameras
 from ui.commands.terminal import Verbose, echo_for, until_signal
+from ui.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.feed import FeedItem, Subscription
+    from pipeline.settings.models import Settings
     from pipeline.worker import Pipeline
 
 HOST = "127.0.0.1"
 INTERRUPTED = 130
+ASK_AGAIN_S = 0.3
 
 
 @with_engine_flags(without=OF_SERVERS)
 def watch(
     sources: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="SOURCE…", help=KINDS, show_default=False),
-    ],
+    ] = None,
     *,
     jsonl: Annotated[
         str,
@@ -47,6 +53,7 @@ def watch(
             metavar="OUT", help="File that gets one JSON line per event; - is standard output.", show_default=False
         ),
     ],
+    config_file: ConfigFile = None,
     base_url: Annotated[
         str | None,
         typer.Option(
@@ -74,8 +81,10 @@ def watch(
 
     Ends when every source has ended, or with Ctrl-C.
     """
+    written = read_config(config_file, sources)
+    base_url, detector = with_config(written, engine, base_url, detector)
     config = check_engine(engine, base_url)
-    cameras = to_cameras(sources, realtime=not no_realtime)
+    cameras = _cameras(sources, written, realtime=not no_realtime)
     cache_dir = config.cache_dir.expanduser()
     if detector:
         find_weights(detector, cache_dir)
@@ -91,6 +100,7 @@ def watch(
         model=engine.get("model") if base_url else None,
         api_key=config.api_key,
         cache_dir=cache_dir,
+        retry=RetryConfig(until_deadline=base_url is None),
     )
     os.environ["OMP_NUM_THREADS"] = "1"  # the detector's, in this process; the engine gets its own
     echo = echo_for((camera.source for camera in cameras), pipeline.api_key, verbose=verbose)
@@ -102,6 +112,17 @@ def watch(
         ended = asyncio.run(until_signal(_watch(supervisor, pipeline, cameras, jsonl, (news.take, reading.take))))
     typer.echo(f"{'Stopped: ' if ended is None else ''}{news.summary(jsonl)}", err=True)
     return INTERRUPTED if ended is None else ended
+
+
+def _cameras(sources: list[str] | None, written: Settings | None, *, realtime: bool) -> tuple[CameraConfig, ...]:
+    """The cameras of the command line or of the file, of which there must be one. Raises `UsageError`."""
+    if written is None:
+        cameras = to_cameras(sources or (), realtime=realtime)
+    else:
+        cameras = tuple(replace(camera, realtime=realtime) for camera in cameras_of(written))
+    if not cameras:
+        raise UsageError("no camera to watch: name one as SOURCE or in --config; see watchword watch --help")
+    return cameras
 
 
 async def _watch(
@@ -116,6 +137,7 @@ async def _watch(
     `listeners` get all the news.
     """
     from pipeline.feed import Feed
+    from pipeline.retry import at_once
     from pipeline.worker import Pipeline
 
     async with AsyncExitStack() as stack:
@@ -127,11 +149,18 @@ async def _watch(
         feed = Feed()
         news = feed.subscribe()
         telling = asyncio.create_task(_tell(news, listeners))
-        pipeline = Pipeline(config, cameras, store=None, feed=feed, jsonl=writer)
+        ready = at_once if supervisor is None else partial(_until_answering, config.base_url)
+        pipeline = Pipeline(config, cameras, store=None, feed=feed, jsonl=writer, ready=ready)
         stack.push_async_callback(_end, pipeline, news, telling)
         await pipeline.start()
         await _ended(pipeline, supervisor)
     return 0
+
+
+async def _until_answering(base_url: str) -> None:
+    """Wait for the engine of our own, which the supervisor starts again if it died."""
+    while not await answers(base_url.removesuffix("/v1") + "/health"):  # noqa: ASYNC110 - it is in another process
+        await asyncio.sleep(ASK_AGAIN_S)
 
 
 async def _ended(pipeline: Pipeline, supervisor: Supervisor | None) -> None:

@@ -12,14 +12,18 @@ from typing import NoReturn
 import uvicorn
 from openai import AsyncOpenAI
 
-from pipeline.config import PipelineConfig
+from pipeline.config import PipelineConfig, RetryConfig
 from pipeline.feed import Feed
 from pipeline.retention import keep_tidy
+from pipeline.roster import Roster
+from pipeline.settings import document
+from pipeline.settings.models import CameraSettings
 from pipeline.store import EventStore
 from pipeline.worker import Pipeline, PipelineError
 from ui.commands.app_settings import AppSettings
 from ui.errors import say
 from ui.web.board import MAX_CARDS, Board
+from ui.web.camera_routes import build_camera_routes
 from ui.web.engine_link import EngineLink
 from ui.web.site import build_server, build_site
 
@@ -37,13 +41,18 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
     async with AsyncExitStack() as stack:
         store = EventStore(settings.data_dir)
         stack.callback(store.close)
-        board = Board(camera.camera_id for camera in settings.cameras)
+        cameras = cameras_of(settings)
+        board = Board(camera.name for camera in cameras)
         board.restore(store.recent(MAX_CARDS))
         news = stack.enter_context(feed.subscribe(FEED_SIZE))
         engine = EngineLink(settings.base_url, settings.api_key, is_own=settings.is_own_engine)
         stack.push_async_callback(engine.close)
         pipeline = Pipeline(
-            _pipeline_config(settings), settings.cameras, store=store, feed=feed, ready=engine.until_answering
+            _pipeline_config(settings),
+            [camera.to_config() for camera in cameras],
+            store=store,
+            feed=feed,
+            ready=engine.until_answering,
         )
         await pipeline.start()
         stack.push_async_callback(pipeline.stop)
@@ -52,7 +61,10 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
             base_url=settings.base_url, api_key=settings.api_key or "none", max_retries=0, timeout=CHAT_TIMEOUT_S
         )
         stack.push_async_callback(client.close)
-        site = build_site(board, store, engine, client, settings.model, password_hash=settings.ui_password_hash)
+        cameras_api = build_camera_routes(Roster(pipeline, cameras, settings.config_path), pipeline.status)
+        site = build_site(
+            board, store, engine, client, settings.model, password_hash=settings.ui_password_hash, routes=[cameras_api]
+        )
         server = build_server(site, settings.ui_host, settings.ui_port)
         beside = [board.follow(news), engine.follow(), _fail_with(pipeline), keep_tidy(store, settings.retention)]
         return await _serve(server, [asyncio.create_task(part) for part in beside])
@@ -84,6 +96,17 @@ async def _fail_with(pipeline: Pipeline) -> NoReturn:
     raise AssertionError("nobody sets this event")
 
 
+def cameras_of(settings: AppSettings) -> tuple[CameraSettings, ...]:
+    """The cameras to begin with: the file's as it is now, or the command line's. Raises `SettingsError`."""
+    if settings.config_path is not None:
+        return document.read(settings.config_path).settings.cameras
+    # The command line's were checked there, by its own rules for names.
+    return tuple(
+        CameraSettings.model_construct(name=camera.camera_id, source=camera.source, loop=camera.loop)
+        for camera in settings.cameras
+    )
+
+
 def _pipeline_config(settings: AppSettings) -> PipelineConfig:
     return PipelineConfig(
         detector=settings.detector,
@@ -91,6 +114,7 @@ def _pipeline_config(settings: AppSettings) -> PipelineConfig:
         model=settings.model,
         api_key=settings.api_key,
         cache_dir=settings.cache_dir,
+        retry=RetryConfig(until_deadline=settings.is_own_engine),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.staticfiles import StaticFiles
 from nicegui import ui
 from openai import AsyncOpenAI
@@ -40,13 +41,19 @@ def build_site(
     model: str | None,
     *,
     password_hash: str | None = None,
+    routes: Sequence[APIRouter] = (),
 ) -> Guard:
-    """The page and all it fetches, behind its guard. NiceGUI keeps one site per process, so call this once."""
+    """The page, all it fetches, and `routes`, behind its guard.
+
+    NiceGUI keeps one site per process, so call this once.
+    """
     # NiceGUI looks for its server among all living objects, which wakes other libraries' deprecation notices.
     warnings.filterwarnings("ignore", module=r"nicegui\.ui_run_with")
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     site.include_router(build_routes(board, store, engine))
     site.include_router(build_socket(board))
+    for router in routes:
+        site.include_router(router)
     site.include_router(build_event_page(board, store))
     uploads = Uploads()
     site.include_router(build_uploads(uploads))
