@@ -5,6 +5,7 @@ Knows the protocol and nothing of queues, retries or events. `CaptionError` says
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -15,8 +16,10 @@ from openai import AsyncOpenAI, AsyncStream
 from openai.types.chat import ChatCompletionChunk
 
 from camera_sources.url import redact
+from pipeline.answer import Answer, JsonAnswer, TextAnswer
 from pipeline.base_url import check_base_url
 from pipeline.config import PipelineConfig
+from pipeline.details import PROBE_SCHEMA, is_probe_passed, response_format
 from pipeline.events import Caption, CaptionJob
 from pipeline.plain_text import plain
 from pipeline.prompt import message
@@ -25,6 +28,10 @@ BACKGROUND = {"X-Request-Class": "background"}
 RETRYABLE_STATUS = frozenset({408, 409, 429})
 LONGEST_DETAIL = 200
 CONNECT_S = 10.0
+PROBE_TOKENS = 16
+SCHEMA_REFUSED = frozenset({400, 422, 501})
+
+log = logging.getLogger(__name__)
 
 
 class CaptionError(Exception):
@@ -70,6 +77,7 @@ class OpenAICaptioner:
         self._name = redact(config.base_url)
         self._given_model = config.model
         self._found_model: str | None = None
+        self._offers_schema: bool | None = None  # not known yet
         self._max_tokens = config.max_caption_tokens
         self._silence_s = config.retry.deadline_s
         self._client = AsyncOpenAI(
@@ -83,9 +91,10 @@ class OpenAICaptioner:
         """See `Captioner.caption`."""
         try:
             model = await self._model()
-            stream, t_sent = await self._send(job, model, progress)
+            answer = JsonAnswer() if job.wants_details and await self._offers_json(model) else TextAnswer()
+            stream, t_sent = await self._send(job, model, answer, progress)
             async with stream:
-                return await self._read(stream, job, model, t_sent, progress)
+                return await self._read(stream, job, model, answer, t_sent, progress)
         except openai.APIStatusError as error:
             if error.status_code == 404:
                 self._found_model = None  # another model may be served by now
@@ -116,17 +125,42 @@ class OpenAICaptioner:
             self._found_model = page.data[0].id
         return self._found_model
 
+    async def _offers_json(self, model: str) -> bool:
+        """Whether the server can be held to a JSON schema; asked once, before the first caption that would need it."""
+        if self._offers_schema is None:
+            self._offers_schema = await self._probe(model)
+            if not self._offers_schema:
+                log.warning("%s offers no structured output (JSON schema): captions are plain text", self._name)
+        return self._offers_schema
+
+    async def _probe(self, model: str) -> bool:
+        try:
+            reply = await self._client.chat.completions.create(
+                model=model,
+                messages=[{"role": "user", "content": 'Answer with {"ok": true}.'}],
+                max_tokens=PROBE_TOKENS,
+                temperature=0.0,
+                response_format=response_format("probe", PROBE_SCHEMA),
+                extra_headers=BACKGROUND,
+            )
+        except openai.APIStatusError as error:
+            if error.status_code in SCHEMA_REFUSED:
+                return False
+            raise
+        return bool(reply.choices) and is_probe_passed(reply.choices[0].message.content)
+
     async def _send(
-        self, job: CaptionJob, model: str, progress: Progress
+        self, job: CaptionJob, model: str, answer: Answer, progress: Progress
     ) -> tuple[AsyncStream[ChatCompletionChunk], float]:
         """The answering stream and when it was asked for. A refusal was sent, too."""
         t_sent = time.monotonic()
         try:
             stream = await self._client.chat.completions.create(
                 model=model,
-                messages=[message(job)],
-                max_tokens=self._max_tokens,
+                messages=[message(job, answer.asked)],
+                max_tokens=self._max_tokens * answer.num_times_longer,
                 temperature=0.0,
+                response_format=answer.response_format,
                 stream=True,
                 extra_headers=BACKGROUND,
             )
@@ -140,25 +174,34 @@ class OpenAICaptioner:
         return stream, t_sent
 
     async def _read(
-        self, stream: AsyncStream[ChatCompletionChunk], job: CaptionJob, model: str, t_sent: float, progress: Progress
+        self,
+        stream: AsyncStream[ChatCompletionChunk],
+        job: CaptionJob,
+        model: str,
+        answer: Answer,
+        t_sent: float,
+        progress: Progress,
     ) -> Caption:
-        text, t_first, t_last, finished = "", math.nan, math.nan, False
+        t_first, t_last, finished = math.nan, math.nan, False
         async for chunk in stream:
             if not chunk.choices:
                 continue
             choice = chunk.choices[0]
             finished = finished or choice.finish_reason is not None
-            if words := plain(choice.delta.content or ""):
-                t_last = time.monotonic()
-                t_first = t_first if text else t_last
-                text += words
-                progress.words(words, t_last)
+            if piece := choice.delta.content:
+                words = answer.take(piece)
+                if words or answer.shows_later:
+                    t_last = time.monotonic()
+                    t_first = t_last if math.isnan(t_first) else t_first
+                if words:
+                    progress.words(words, t_last)
         if not finished:
             raise CaptionError(f"{self._name} broke off the stream", retryable=True)
-        if not text.strip():
+        text, details = answer.result()
+        if not text:
             raise CaptionError(f"{self._name} ({model}) answered without words", retryable=False)
         frame = job.selection.frame
-        return Caption(frame.camera_id, frame.seq, frame.t_mono, text.strip(), plain(model), t_sent, t_first, t_last)
+        return Caption(frame.camera_id, frame.seq, frame.t_mono, text, plain(model), t_sent, t_first, t_last, details)
 
     def _disconnected(self, cause: BaseException | None) -> str:
         """What a failed connection means; of the HTTP library's words only those about a certificate tell anything.

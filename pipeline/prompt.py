@@ -36,12 +36,12 @@ def build_job(selection: Selection, camera: CameraConfig, config: PipelineConfig
     return CaptionJob(selection, jpeg, prompt, wants_details=camera.wants_details)
 
 
-def message(job: CaptionJob) -> ChatCompletionUserMessageParam:
-    """The job as one chat message: image, then text."""
+def message(job: CaptionJob, addition: str = "") -> ChatCompletionUserMessageParam:
+    """The job as one chat message: image, then its prompt and `addition`."""
     url = f"data:image/jpeg;base64,{base64.b64encode(job.jpeg).decode('ascii')}"
     return {
         "role": "user",
-        "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": job.prompt}],
+        "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": job.prompt + addition}],
     }
 
 

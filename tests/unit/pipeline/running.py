@@ -79,17 +79,26 @@ async def running(
     config: PipelineConfig = CONFIG,
 ) -> AsyncIterator[Run]:
     """Start the pipeline; at the end it is stopped, and `Run.news` is complete."""
+    async with following(
+        lambda feed: assemble(sources, detector, captioner, realtime=realtime, config=config, feed=feed)
+    ) as run:
+        yield run
+
+
+@asynccontextmanager
+async def following(assembled: Callable[[Feed], Pipeline]) -> AsyncIterator[Run]:
+    """Start the pipeline that `assembled` makes for a feed; at the end it is stopped, and `Run.news` is complete."""
     feed = Feed()
-    run = Run(assemble(sources, detector, captioner, realtime=realtime, config=config, feed=feed))
+    run = Run(assembled(feed))
     with feed.subscribe(100_000) as subscription:
-        following = asyncio.create_task(run.follow(subscription))
+        listening = asyncio.create_task(run.follow(subscription))
         try:
             await run.pipeline.start()
             yield run
         finally:
             await run.pipeline.stop()
             subscription.close()
-            await following
+            await listening
 
 
 def gate(**settings: float) -> PipelineConfig:

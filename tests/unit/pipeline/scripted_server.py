@@ -23,6 +23,13 @@ class Words:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """An answer that is not streamed."""
+
+    content: str
+
+
+@dataclass(frozen=True)
 class Refusal:
     """An error status with an OpenAI error body."""
 
@@ -46,7 +53,7 @@ class Page:
     """A web page, as a wrong URL would give."""
 
 
-Step = Words | Refusal | Silence | Hangup | Page
+Step = Words | Whole | Refusal | Silence | Hangup | Page
 
 
 @dataclass
@@ -105,6 +112,10 @@ class ScriptedServer:
         match step:
             case Words():
                 await _stream(writer, step)
+            case Whole():
+                message = {"role": "assistant", "content": step.content}
+                whole = _chunk({}, "stop")["choices"][0] | {"message": message}
+                await _send_json(writer, 200, _chunk({}, "stop") | {"object": "chat.completion", "choices": [whole]})
             case Refusal():
                 body = {"error": {"message": step.message, "type": "error", "code": None}}
                 await _send_json(writer, step.status, body, step.headers)

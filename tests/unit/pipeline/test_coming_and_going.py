@@ -1,0 +1,127 @@
+"""Cameras added, changed and removed in a running pipeline: the others run on, and every event ends exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from camera_sources.base import Source, SourceError
+from pipeline.config import CameraConfig, Zone
+from pipeline.events import EventStatus
+from pipeline.feed import CameraChanged, CameraRemoved, Feed, FrameSeen
+from pipeline.worker import Pipeline
+from tests.unit.pipeline.fakes import PERSON, ListSource, RuleDetector, ScriptedCaptioner, frame
+from tests.unit.pipeline.running import CONFIG, Run, following, gate
+
+MANY = 3000  # frames: more than any test here reads
+
+
+def endless(camera_id: str) -> ListSource:
+    frames = [frame(n, camera_id=camera_id) for n in range(MANY)]
+    return ListSource(frames, camera_id=camera_id, is_live=False, every_s=0.005)
+
+
+def opened(config: CameraConfig) -> Source:
+    if config.source == "missing":
+        raise SourceError("missing: no such file")
+    return endless(config.camera_id)
+
+
+def pipeline_of(captioner: ScriptedCaptioner, feed: Feed, *names: str) -> Pipeline:
+    return Pipeline(
+        gate(interval_s=0.3, cooldown_s=0.0, lost_s=0.6),
+        [CameraConfig(name, "scripted") for name in names],
+        store=None,
+        feed=feed,
+        detector=RuleDetector(lambda _: [PERSON]),
+        captioner=captioner,
+        open=opened,
+    )
+
+
+def num_events(run: Run, camera: str) -> int:
+    return sum(event.camera == camera for event in run.ended())
+
+
+async def test_a_camera_comes_and_goes_while_another_runs() -> None:
+    captioner = ScriptedCaptioner()
+    async with following(lambda feed: pipeline_of(captioner, feed, "a")) as run:
+        await run.until(lambda: num_events(run, "a") >= 1)
+        await run.pipeline.add(CameraConfig("b", "scripted"))
+        await run.until(lambda: num_events(run, "b") >= 2)
+        with pytest.raises(ValueError, match="a camera is named b already"):
+            await run.pipeline.add(CameraConfig("b", "scripted"))
+        with pytest.raises(SourceError):
+            await run.pipeline.add(CameraConfig("c", "missing"))
+        await run.pipeline.remove("b")
+        assert [camera.camera_id for camera in run.pipeline.status().cameras] == ["a"]
+        await run.until(lambda: any(isinstance(item, CameraRemoved) for item in run.news))
+        num_b, num_a = num_events(run, "b"), num_events(run, "a")
+        await run.until(lambda: num_events(run, "a") >= num_a + 2)
+        assert num_events(run, "b") == num_b
+        assert [item.camera_id for item in run.news if isinstance(item, CameraRemoved)] == ["b"]
+        with pytest.raises(KeyError):
+            await run.pipeline.remove("b")
+        at = next(i for i, item in enumerate(run.news) if isinstance(item, CameraRemoved))
+        late = [item for item in run.news[at:] if isinstance(item, CameraChanged | FrameSeen)]
+        assert {item.camera_id for item in late} <= {"a"}
+    assert sorted(run.queued()) == sorted(event.event_id for event in run.ended())
+
+
+async def test_what_is_under_way_of_a_removed_camera_is_cancelled_and_kept() -> None:
+    captioner = ScriptedCaptioner(wait=True)
+    async with following(lambda feed: pipeline_of(captioner, feed, "a", "b")) as run:
+        await run.until(lambda: len(captioner.calls) == 2)
+        await run.pipeline.remove("a")
+        await run.until(lambda: any(isinstance(item, CameraRemoved) for item in run.news))
+        ended = [event for event in run.ended() if event.camera == "a"]
+        assert ended
+        assert {event.status for event in ended} <= {EventStatus.CANCELLED, EventStatus.SUPERSEDED}
+        assert captioner.num_running == 1, "b's goes on"
+        captioner.go.set()
+        await run.until(lambda: any(e.camera == "b" and e.status is EventStatus.OK for e in run.ended()))
+    assert sorted(run.queued()) == sorted(event.event_id for event in run.ended())
+
+
+async def test_a_camera_is_changed_in_its_place_or_stays_as_it_was() -> None:
+    zone = Zone("lawn", ((0, 0), (1, 0), (1, 1), (0, 1)))
+    captioner = ScriptedCaptioner()
+    async with following(lambda feed: pipeline_of(captioner, feed, "a", "b", "c")) as run:
+        await run.pipeline.replace("b", CameraConfig("b", "scripted", zones=(zone,)))
+        await run.until(lambda: any(event.zone == "lawn" for event in run.ended()))
+        with pytest.raises(SourceError):
+            await run.pipeline.replace("b", CameraConfig("b", "missing"))
+        num_b = num_events(run, "b")
+        await run.until(lambda: num_events(run, "b") > num_b)
+        await run.pipeline.replace("b", CameraConfig("b2", "scripted"))
+        assert [camera.camera_id for camera in run.pipeline.status().cameras] == ["a", "b2", "c"]
+        with pytest.raises(ValueError, match="named a already"):
+            await run.pipeline.replace("b2", CameraConfig("a", "scripted"))
+        await run.until(lambda: num_events(run, "b2") >= 1)
+    assert [item.camera_id for item in run.news if isinstance(item, CameraRemoved)] == ["b"]
+    assert sorted(run.queued()) == sorted(event.event_id for event in run.ended())
+
+
+async def test_who_comes_and_goes_while_the_backend_is_busy_is_told_of_all_the_same() -> None:
+    """2 is there for a second only, within 1's cooldown; the clip ends before that is over."""
+    other = PERSON.__class__(220, 60, 300, 220, 0.9)
+    detector = RuleDetector(lambda f: [PERSON, other] if 1 <= f.pts_s < 2 else [PERSON])
+    source = ListSource([frame(n) for n in range(40)])
+    async with following(
+        lambda feed: Pipeline(
+            CONFIG,
+            [CameraConfig("cam", "scripted", realtime=False)],
+            store=None,
+            feed=feed,
+            detector=detector,
+            captioner=ScriptedCaptioner(),
+            open=lambda _: source,
+        )
+    ) as run:
+        await asyncio.wait_for(run.pipeline.wait_ended(), 20)
+    first, second = run.ended()
+    assert (first.pts_s, len(first.track_ids)) == (0.2, 1)
+    assert second.pts_s == pytest.approx(1.8)
+    assert len(second.track_ids) == 2
+    assert second.count_mismatch, "the scripted caption speaks of somebody, and two were in view"
