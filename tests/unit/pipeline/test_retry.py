@@ -125,3 +125,35 @@ async def test_whoever_talks_may_finish_after_the_deadline() -> None:
     result, _, told = await insist([slow], RetryConfig(deadline_s=0.4))
     assert isinstance(result, Caption)
     assert result.text == told.text == "abcdefgh"
+
+
+async def test_a_backend_that_somebody_restarts_is_waited_for_until_the_deadline() -> None:
+    """More refusals than there are waits, and before each further try the word that it is back is awaited."""
+    waited: list[int] = []
+
+    async def ready() -> None:
+        waited.append(len(server.chats))
+        if len(waited) == 2:
+            await asyncio.sleep(0.3)
+
+    config = RetryConfig(delays_s=(0.02,), deadline_s=10.0, until_deadline=True)
+    async with ScriptedServer([*[Hangup()] * 4, Words()]) as server:
+        captioner = OpenAICaptioner(PipelineConfig("none.pt", server.url, model="m", retry=config))
+        caption = await caption_with_retries(captioner, JOB, Told(), config, ready)
+        await captioner.close()
+    assert caption.text == "A man stands."
+    assert waited == [1, 2, 3, 4], "not before the first try"
+    assert server.chats[2].t - server.chats[1].t >= 0.3
+
+
+async def test_a_backend_that_never_comes_back_ends_at_the_deadline() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    config = RetryConfig(delays_s=(0.01,), deadline_s=0.4, until_deadline=True)
+    async with ScriptedServer([Hangup()]) as server:
+        captioner = OpenAICaptioner(PipelineConfig("none.pt", server.url, model="m", retry=config))
+        with pytest.raises(CaptionError, match=r"no words within 0\.4 s; last: .*broke off"):
+            await caption_with_retries(captioner, JOB, Told(), config, never)
+        await captioner.close()
+    assert len(server.chats) == 1

@@ -26,6 +26,7 @@ from ui.cli import execute, holds_secret
 from ui.commands.app_settings import AppSettings
 from ui.commands.checks import check_backend
 from ui.commands.children import app_child, backend_child
+from ui.commands.config_file import read_config, with_config
 from ui.commands.engine_flags import OF_SERVERS, to_argv, to_env, with_engine_flags
 from ui.commands.machine import free_port, physical_cores, reachable, require_free
 from ui.commands.page_password import page_password_hash
@@ -70,6 +71,10 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         (["serve", "--device", "tpu"], "--device"),
         (["serve", "--port", "many"], "--port"),
         (["watch", "--jsonl", "out.jsonl"], "SOURCE"),
+        (["watch", "x.mp4", "--config", "w.yaml", "--jsonl", "-"], "named in --config and on the command line"),
+        (["run", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["config", "check", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["config", "check"], "FILE"),
         (["watch", "x.mp4"], "--jsonl"),
         (["watch", "nowhere.mp4", "--jsonl", "o"], "nowhere.mp4: no such file"),
         (["chat", " "], "question is empty"),
@@ -390,3 +395,50 @@ def test_run_refuses_an_open_page_before_anything_starts() -> None:
         "watchword: --ui-host 0.0.0.0 lets other machines open the page, so it needs a password: "
         "set WATCHWORD_UI_PASSWORD or --ui-password"
     ]
+
+
+def test_a_file_s_faults_are_told_with_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "watchword.yaml"
+    file.write_text("cameras:\n  - name: yard\n    sorce: x.mp4\n")
+    assert execute(["config", "check", str(file)]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"{file}:2: cameras[0].source (camera yard): is missing",
+        f"{file}:3: cameras[0].sorce (camera yard): unknown setting; did you mean source?",
+    ]
+    assert execute(["run", "--config", str(file)]) == 2
+    assert said(capsys).endswith(f"source (camera yard): is missing; 1 more: watchword config check {file}")
+
+
+def test_the_example_is_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["config", "example"]) == 0
+    file = tmp_path / "watchword.yaml"
+    file.write_text(capsys.readouterr().out)
+    assert execute(["config", "check", str(file)]) == 0
+    assert "cameras: yard" in capsys.readouterr().out
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "sesame")
+    file = tmp_path / "watchword.yaml"
+    file.write_text("model: m\nbase_url: http://h/v1\napi_key_env: A_KEY\ndetector: d.pt\n")
+    written = read_config(file, None)
+    engine: dict[str, object] = {}
+    assert with_config(written, engine, None, None) == ("http://h/v1", "d.pt")
+    assert engine == {"model": "m", "api_key": "sesame"}
+    engine = {"model": "flag", "api_key": "flag"}
+    assert with_config(written, engine, "http://flag/v1", "flag.pt") == ("http://flag/v1", "flag.pt")
+    assert engine == {"model": "flag", "api_key": "flag"}
+
+
+def test_a_broken_pipeline_is_one_line_and_a_status_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PipelineError(Exception):
+        pass
+
+    def breaks(*_: object, **__: object) -> None:
+        raise PipelineError("the detector broke: RuntimeError('out of memory')")
+
+    monkeypatch.setattr("ui.cli.cli", breaks)
+    assert execute(["watch"]) == 70
+    assert said(capsys) == "watchword: the detector broke: RuntimeError('out of memory')"
