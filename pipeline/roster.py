@@ -6,7 +6,7 @@ Knows nothing of HTTP. Without a file a change lasts until the program ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,8 +79,9 @@ class Roster:
         async with self._changing:
             camera = parse(values, None)
             self._require_free(camera.name)
+            config = _config(camera)
             undo = await self._save(lambda path: document.put_camera(path, camera, None))
-            await self._apply(self._running.add(_config(camera)), undo)
+            await self._apply(lambda: self._running.add(config), undo)
             self._cameras[camera.name] = camera
             return camera
 
@@ -90,8 +91,9 @@ class Roster:
             camera = parse(values, self.get(name))
             if camera.name != name:
                 self._require_free(camera.name)
+            config = _config(camera)
             undo = await self._save(lambda path: document.put_camera(path, camera, name))
-            await self._apply(self._running.replace(name, _config(camera)), undo)
+            await self._apply(lambda: self._running.replace(name, config), undo)
             self._cameras = {(c := camera if old == name else kept).name: c for old, kept in self._cameras.items()}
             return camera
 
@@ -121,9 +123,9 @@ class Roster:
             raise NotSaved(f"{error.lines[0]}; mend the file first, nothing was changed") from None
         return lambda: document.restore(path, before)
 
-    async def _apply(self, change: Any, undo: Callable[[], None]) -> None:
+    async def _apply(self, change: Callable[[], Awaitable[None]], undo: Callable[[], None]) -> None:
         try:
-            await change
+            await change()
         except SourceError as error:
             await asyncio.to_thread(undo)
             raise SettingsError([Fault(("source",), str(error))]) from None
