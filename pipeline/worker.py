@@ -27,6 +27,7 @@ from pipeline.perception import Perception
 from pipeline.reporter import Reporter
 from pipeline.retry import at_once
 from pipeline.station import THREAD_S, Station, open_camera
+from pipeline.stations import Stations
 from pipeline.status import PipelineReading
 
 log = logging.getLogger(__name__)
@@ -71,13 +72,11 @@ class Pipeline:
         self._ready = ready
         self._ledger = Ledger(store=store, jsonl=jsonl, feed=feed, on_kept=self._event_kept)
         self._arrived = threading.Condition()
-        self._stations: dict[str, Station] = {}
-        self._station_of: dict[str, Station] = {}  # open events
+        self._stations = Stations()
         self._perception: Perception | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._reporter = Reporter(feed, lambda: [station.camera for station in self._stations.values()])
+        self._reporter = Reporter(feed, lambda: self._stations.cameras)
         self._changing = asyncio.Lock()
-        self._kept = asyncio.Event()
         self._over = asyncio.Event()
         self._failure: str | None = None
         self._stopped = False
@@ -92,7 +91,7 @@ class Pipeline:
             await asyncio.to_thread(cv.check)
             detector = self._detector or await asyncio.to_thread(self._load_detector)
             for config in self._camera_configs:
-                station = self._stations[config.camera_id] = self._station(config)
+                self._stations.put(station := self._station(config))
                 await station.open()
         except BaseException:
             await self.stop()
@@ -110,7 +109,7 @@ class Pipeline:
         )
         self._show_cameras()
         self._perception.start()
-        for station in self._stations.values():
+        for station in self._stations:
             self._begin(station)
 
     async def add(self, config: CameraConfig) -> None:
@@ -132,7 +131,7 @@ class Pipeline:
         Raises `KeyError`, `ValueError` for a name that is taken, or `SourceError`: then the camera goes on as it was.
         """
         async with self._changing:
-            old, order = self._stations[camera_id], list(self._stations)
+            old, order = self._stations[camera_id], self._stations.names
             if config.camera_id != camera_id and config.camera_id in self._stations:
                 raise ValueError(f"a camera is named {config.camera_id} already")
             self._open(config)  # what can be seen without starting it, before the old one ends
@@ -146,7 +145,7 @@ class Pipeline:
                 raise
             finally:
                 order[order.index(camera_id)] = now.camera_id
-                self._stations = {name: self._stations[name] for name in order if name in self._stations}
+                self._stations.sort(order)
                 if camera_id not in self._stations:
                     self._feed.publish(CameraRemoved(camera_id))
 
@@ -158,7 +157,7 @@ class Pipeline:
         if self._stopped:
             return
         self._stopped = True
-        stops = [station.close() for station in self._stations.values()]
+        stops = [station.close() for station in self._stations]
         if self._perception is not None:
             stops.append(asyncio.to_thread(self._perception.stop, THREAD_S))
         await asyncio.gather(*stops)
@@ -179,7 +178,7 @@ class Pipeline:
         """Where everything stands now. Call it on the event loop."""
         now = time.monotonic()
         return PipelineReading(
-            tuple(station.reading(now) for station in self._stations.values()),
+            tuple(station.reading(now) for station in self._stations),
             dict(self._ledger.num_by_status),
             self._failure,
         )
@@ -210,23 +209,21 @@ class Pipeline:
         if self._stopped:
             await station.close()
             return
-        self._stations[config.camera_id] = station
+        self._stations.put(station)
         self._show_cameras()
         self._begin(station)
 
     async def _remove(self, station: Station) -> None:
-        del self._stations[station.camera.camera_id]
+        self._stations.take(station.camera.camera_id)
         self._show_cameras()
         self._reporter.forget(station.camera.camera_id)
         await station.close()
-        while station in self._station_of.values():  # its last events are being kept
-            self._kept.clear()
-            await self._kept.wait()
+        await self._stations.all_closed(station)
         self._check_over()
 
     def _show_cameras(self) -> None:
         if self._perception is not None:
-            self._perception.cameras = tuple(station.camera for station in self._stations.values())
+            self._perception.cameras = self._stations.cameras
 
     def _begin(self, station: Station) -> None:
         station.begin().add_done_callback(self._task_ended)
@@ -247,24 +244,22 @@ class Pipeline:
             self._loop.call_soon_threadsafe(function, *args)
 
     def _submit(self, camera: Camera, job: CaptionJob) -> None:
-        station = self._stations.get(camera.camera_id)
-        if station is None or station.camera is not camera:
+        station = self._stations.find(camera)
+        if station is None:
             camera.release()  # removed while this was on its way
             return
-        self._station_of[job.selection.event_id] = station
+        self._stations.open_event(job.selection.event_id, station)
         station.lane.submit(job)
 
     def _end_tracks(self, camera: Camera, track_ids: tuple[int, ...]) -> None:
-        station = self._stations.get(camera.camera_id)
-        if station is not None and station.camera is camera:
+        if (station := self._stations.find(camera)) is not None:
             station.lane.end_tracks(track_ids)
 
     def _event_kept(self, event: Event) -> None:
-        self._station_of.pop(event.event_id).camera.note_kept(event.event_id)
-        self._kept.set()
+        self._stations.close_event(event.event_id).camera.note_kept(event.event_id)
 
     def _check_over(self) -> None:
-        if self._stations and all(station.camera.is_over for station in self._stations.values()):
+        if self._stations.are_over:
             if not self._stopped:  # else it is our own doing, and no news
                 self._reporter.report()
             self._over.set()
