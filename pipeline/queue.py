@@ -1,6 +1,6 @@
 """The selections of one camera that wait for the backend, and who may push whom out. Pure: no clock, no tasks.
 
-- A newer selection supersedes a waiting follow-up (`INTERVAL`) whose subjects it also shows.
+- A newer selection supersedes a waiting follow-up (`INTERVAL`, `CHANGE`) whose subjects it also shows.
 - The first caption of a track (`NEW_TRACK`) is never superseded, and never cancelled because its track ended.
 - A waiting follow-up is cancelled when all its subjects have ended.
 """
@@ -20,7 +20,7 @@ class _Waiting:
 
     @property
     def is_follow_up(self) -> bool:
-        return self.job.selection.reason is Reason.INTERVAL
+        return self.job.selection.reason is not Reason.NEW_TRACK
 
 
 class CaptionQueue:
@@ -35,7 +35,12 @@ class CaptionQueue:
     def add(self, job: CaptionJob) -> list[CaptionJob]:
         """Queue `job`; returns what it superseded."""
         shown = {track.track_id for track in job.selection.tracks}
-        superseded = self._remove(lambda waiting: waiting.is_follow_up and waiting.subjects_left <= shown)
+        seq = job.selection.frame.seq  # of people who went untold it may be an older picture, which replaces nothing
+        superseded = self._remove(
+            lambda waiting: (
+                waiting.is_follow_up and waiting.subjects_left <= shown and waiting.job.selection.frame.seq <= seq
+            )
+        )
         self._waiting.append(_Waiting(job, set(job.selection.subject_ids)))
         return superseded
 

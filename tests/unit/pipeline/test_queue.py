@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pipeline.events import CaptionJob, Reason
 from pipeline.queue import CaptionQueue
-from tests.unit.pipeline.fakes import job
+from tests.unit.pipeline.fakes import frame, job
 
 NEW, AGAIN = Reason.NEW_TRACK, Reason.INTERVAL
 
@@ -18,6 +20,20 @@ def test_a_newer_selection_of_the_same_track_supersedes_its_follow_up() -> None:
     assert queue.add(job("old", [1], AGAIN)) == []
     assert names(queue.add(job("newer", [1], AGAIN))) == ["old"]
     assert names(queue.drain()) == ["newer"]
+
+
+def test_a_change_is_a_follow_up_like_any_other() -> None:
+    queue = CaptionQueue()
+    queue.add(job("left", [1], Reason.CHANGE))
+    assert names(queue.add(job("newer", [1], Reason.CHANGE))) == ["left"]
+    assert names(queue.end_tracks([1])) == ["newer"]
+
+
+def test_an_older_picture_replaces_no_newer_one() -> None:
+    queue = CaptionQueue()
+    again = job("again", [1], AGAIN)
+    queue.add(replace(again, selection=replace(again.selection, frame=frame(7))))
+    assert queue.add(job("of somebody who went", [2], NEW, shown=[1, 2])) == []
 
 
 def test_a_follow_up_of_somebody_else_stays() -> None:
