@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -156,7 +157,7 @@ def test_a_camera_means_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     yard, hall = (camera.to_config() for camera in document.read(tmp_path / "w.yaml").settings.cameras)
     assert yard == CameraConfig(
         "yard",
-        "rtsp://guard:p%40ss%3Aword%2F1@10.0.0.7/live",
+        f"rtsp://guard:{quote('p@ss:word/1', safe='')}@10.0.0.7/live",
         zones=(Zone("drive", ((0, 0.5), (1, 0.5), (1, 1))),),
         gate=GateConfig(),
     )
