@@ -323,11 +323,6 @@ def guess_beyond_the_budget(patch: Patch) -> None:
     patch.setattr(StallFree, "drafts", lambda policy, view: view.num_drafts)
 
 
-def guess_in_the_room_of_what_cannot_be_split(patch: Patch) -> None:
-    patch.setattr(backend.sched.scheduler, "longest_atomic", lambda seqs: 0)
-    patch.setattr(StallFree, "drafts", lambda policy, view: view.num_drafts)
-
-
 def guess_placeholders(patch: Patch) -> None:
     patch.setattr(backend.sched.speculator, "_words", Sequence.known_tokens)
 
@@ -382,7 +377,6 @@ MUTANTS: Seq[Mutant] = (
     lose_tokens_after_the_first,
     guess_without_blocks,
     guess_beyond_the_budget,
-    guess_in_the_room_of_what_cannot_be_split,
     guess_placeholders,
     repeat_the_position_of_the_token_before_guesses,
 )

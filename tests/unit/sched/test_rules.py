@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import pytest
 
+from backend.sched import scheduler
 from backend.sched.admission import choose_victims, has_blocks_for
 from backend.sched.blocks import BlockPool
 from backend.sched.policy import FixedBudget
+from backend.sched.sequence import Sequence
 from backend.sched.view import Lane, View
+from tests.fuzz.contract_runner import VOCAB_SIZE
+from tests.fuzz.wild import WildSpeculator
 from tests.unit.sched.builders import BACKGROUND, World, booked, image, request, sequence
 
 
@@ -137,3 +143,25 @@ def test_r6_every_decode_is_booked_at_the_smallest_budget() -> None:
     while any(world.answer(f"r{i}")[0] == [] for i in range(4)):
         world.step()
     assert world.step().num_decode_tokens == 4
+
+
+@pytest.mark.parametrize("knows_the_rule", [True, False])
+def test_r5_guesses_leave_room_for_a_span_that_cannot_be_split(
+    knows_the_rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image of 15 tokens and a decode fill the step: a chat full of guesses would keep it out."""
+    if not knows_the_rule:
+        monkeypatch.setattr(scheduler, "longest_atomic", lambda seqs: 0)
+    world = World(max_num_seqs=2, hard_num_batched_tokens=16, num_speculative_tokens=8)
+    truths = world.runner.truths
+
+    def next_token(seq: Sequence, guesses: Seq[int]) -> int:
+        return truths[seq.request_id].with_guesses(guesses).next_token()
+
+    world.scheduler._speculator = WildSpeculator(8, VOCAB_SIZE, 0, next_token)
+    world.submit(request("chat", 4, max_tokens=150))
+    world.step()
+    world.submit(request("camera", image("k", 15), atomic=True))
+    steps = [world.step() for _ in range(12)]
+    assert any(step.num_draft_tokens for step in steps)
+    assert any("camera" in booked(step) and "chat" in booked(step) for step in steps) is knows_the_rule
