@@ -31,6 +31,7 @@ from tests.unit.ui.scripted_engine import ScriptedEngine, a_step
 from ui.web.board import MAX_CARDS, Board
 from ui.web.engine_link import EngineLink
 from ui.web.password import hash_password
+from ui.web.shares import ShareMeter
 from ui.web.site import build_server, build_site
 
 SIZE = (640, 360)
@@ -127,10 +128,12 @@ async def serve(arguments: argparse.Namespace, data_dir: Path) -> None:
     async with ScriptedEngine() as scripted, ScriptedServer([Words(("A ", "man ", "with ", "a ", "dog."))]) as talker:
         engine = EngineLink(scripted.url, is_own=True)
         client = AsyncOpenAI(base_url=talker.url, api_key="none", max_retries=0)
+        meter = ShareMeter()
         password_hash = hash_password(arguments.password) if arguments.password else None
-        site = build_site(board, store, engine, client, None, password_hash=password_hash)
+        site = build_site(board, store, engine, client, None, meter=meter, password_hash=password_hash)
         server = build_server(site, "127.0.0.1", arguments.port)
         tasks = [asyncio.create_task(engine.follow()), asyncio.create_task(play(board, cameras, scripted))]
+        tasks.append(asyncio.create_task(meter.follow()))
         serving = asyncio.create_task(server.serve())
         while not server.started:  # noqa: ASYNC110 - uvicorn offers a flag, not an event
             await asyncio.sleep(0.02)

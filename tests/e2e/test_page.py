@@ -35,6 +35,7 @@ def test_everything_a_person_gets(product: Product, chromium: Browser, size: tup
         caption_stands_beside_its_picture(page)
         chat_answers_while_captions_go_on(page)
         strip_shows_the_engine_s_steps(page)
+        time_and_cores_are_accounted_for(page)
         assert sideways_overflow(page) <= 0
         page.screenshot(path=tmp_path / "page.png", full_page=True)
 
@@ -101,6 +102,13 @@ def strip_shows_the_engine_s_steps(page: Page) -> None:
     )
     assert "decode" in drawn
     expect(page.locator("[data-rate=window]")).to_have_text("last 10 s")
+
+
+def time_and_cores_are_accounted_for(page: Page) -> None:
+    for stretch in ("oldest live picture", "first word", "between words", "glass to caption"):
+        expect(page.locator(".stats")).to_contain_text(stretch)
+    for stage in ("engine", "detector", "page"):
+        expect(page.locator(".shares-words")).to_contain_text(re.compile(rf"{stage} \d+ %"))
 
 
 def test_the_slider_changes_the_engine_s_budget_at_once(product: Product, chromium: Browser) -> None:

@@ -82,6 +82,9 @@ def test_another_server_is_said_to_be_one(product: Product, chromium: Browser) -
         expect(page.locator(".ww-engine .state:visible")).to_have_text("Backend answering", timeout=LONG_MS)
         expect(page.locator(".strip-note")).to_contain_text("not Watchword's engine")
         expect(page.get_by_label("Token budget")).to_be_disabled()
+        # What needs no engine of ours is shown all the same; what does is said to be elsewhere.
+        expect(page.locator(".stats")).to_contain_text("glass to caption", timeout=LONG_MS)
+        expect(page.locator(".shares-words")).to_contain_text("the engine runs elsewhere")
         assert sideways_overflow(page) <= 0
 
 

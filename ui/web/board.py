@@ -116,6 +116,12 @@ class CameraView:
             return None
         return next((seen for seen in self.frames if seen.frame_seq == seq), self.frames[-1])
 
+    def age_s(self) -> float | None:
+        """How old the newest picture of a camera that is live is; None for any other."""
+        if not self.frames or self.status.state is not SourceState.LIVE:
+            return None
+        return time.monotonic() - self.frames[-1].t_captured
+
 
 class Board:
     """The state behind the page. Single-threaded: everything happens on the app's event loop."""

@@ -25,6 +25,7 @@ from ui.errors import say
 from ui.web.board import MAX_CARDS, Board
 from ui.web.camera_routes import build_camera_routes
 from ui.web.engine_link import EngineLink
+from ui.web.shares import ShareMeter
 from ui.web.site import build_server, build_site
 
 BROKEN = 70
@@ -61,12 +62,25 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
             base_url=settings.base_url, api_key=settings.api_key or "none", max_retries=0, timeout=CHAT_TIMEOUT_S
         )
         stack.push_async_callback(client.close)
-        cameras_api = build_camera_routes(Roster(pipeline, cameras, settings.config_path), pipeline.status)
+        meter = ShareMeter()
         site = build_site(
-            board, store, engine, client, settings.model, password_hash=settings.ui_password_hash, routes=[cameras_api]
+            board,
+            store,
+            engine,
+            client,
+            settings.model,
+            meter=meter,
+            password_hash=settings.ui_password_hash,
+            routes=[build_camera_routes(Roster(pipeline, cameras, settings.config_path), pipeline.status)],
         )
         server = build_server(site, settings.ui_host, settings.ui_port)
-        beside = [board.follow(news), engine.follow(), _fail_with(pipeline), keep_tidy(store, settings.retention)]
+        beside = [
+            board.follow(news),
+            engine.follow(),
+            meter.follow(),
+            _fail_with(pipeline),
+            keep_tidy(store, settings.retention),
+        ]
         return await _serve(server, [asyncio.create_task(part) for part in beside])
 
 

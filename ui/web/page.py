@@ -126,6 +126,10 @@ _ENGINE = """
     <div class="strip-note" role="status"></div>
     <div class="strip-tip num" hidden></div>
   </div>
+  <dl class="stats num" aria-label="How long things take, median and 99th percentile"></dl>
+  <div class="shares num" role="group" aria-label="Who takes how much of this machine">
+    <div class="shares-bar" aria-hidden="true"></div><div class="shares-words"></div>
+  </div>
   <div class="controls num">
     <div class="budget">
       <label for="budget">Token budget</label>

@@ -16,6 +16,7 @@ from ui.web.board import Board, Card
 from ui.web.captions import shown
 from ui.web.engine_link import RATE_WINDOW_S, EngineLink
 from ui.web.pictures import Thumbnails
+from ui.web.shares import ShareMeter, Shares
 
 if TYPE_CHECKING:
     from pipeline.events import Event
@@ -37,8 +38,8 @@ class SettingsWish(BaseModel):
     target_itl_ms: float | None = None
 
 
-def build_routes(board: Board, store: EventStore | None, engine: EngineLink) -> APIRouter:
-    """The page's data routes over these three."""
+def build_routes(board: Board, store: EventStore | None, engine: EngineLink, meter: ShareMeter) -> APIRouter:
+    """The page's data routes over these."""
     router = APIRouter()
     thumbnails = Thumbnails()
 
@@ -73,7 +74,8 @@ def build_routes(board: Board, store: EventStore | None, engine: EngineLink) -> 
     @router.get("/live/engine")
     async def engine_reading(response: Response, since: int = -1, generation: int = -1) -> dict[str, Any]:
         response.headers.update(NEVER_CACHED)
-        return _engine(engine, since if generation == engine.generation else -1)
+        reading = _engine(engine, since if generation == engine.generation else -1)
+        return reading | {"latencies": _latencies(board), "shares": _shares(meter.latest)}
 
     @router.patch("/live/settings")
     async def settings(wish: SettingsWish) -> dict[str, str | None]:
@@ -84,6 +86,20 @@ def build_routes(board: Board, store: EventStore | None, engine: EngineLink) -> 
 
 def _find(store: EventStore | None, words: str, limit: int, before: str | None, camera: str | None) -> list[Event]:
     return [] if store is None else store.find(EventQuery(words=words or None, camera=camera), limit, before)
+
+
+def _latencies(board: Board) -> dict[str, Any]:
+    ages = [view.age_s() for view in board.cameras.values()]
+    spreads = {name: (spread.p50_s, spread.p99_s) for name, spread in board.latencies.spreads().items()}
+    return spreads | {"picture_age": max((age for age in ages if age is not None), default=None)}
+
+
+def _shares(shares: Shares) -> dict[str, Any]:
+    return {
+        "cores": shares.cores,
+        "num_cores": shares.num_cores,
+        "gpus": [(gpu.busy, gpu.used_mib, gpu.total_mib) for gpu in shares.gpus],
+    }
 
 
 def _engine(engine: EngineLink, since: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ui.web.guard import Guard
 from ui.web.login import build_login
 from ui.web.page import build_page
 from ui.web.routes import build_routes
+from ui.web.shares import ShareMeter
 from ui.web.socket import build_socket
 from ui.web.uploads import Uploads, build_uploads
 
@@ -40,6 +41,7 @@ def build_site(
     client: AsyncOpenAI,
     model: str | None,
     *,
+    meter: ShareMeter | None = None,
     password_hash: str | None = None,
     routes: Sequence[APIRouter] = (),
 ) -> Guard:
@@ -50,7 +52,7 @@ def build_site(
     # NiceGUI looks for its server among all living objects, which wakes other libraries' deprecation notices.
     warnings.filterwarnings("ignore", module=r"nicegui\.ui_run_with")
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    site.include_router(build_routes(board, store, engine))
+    site.include_router(build_routes(board, store, engine, meter or ShareMeter()))
     site.include_router(build_socket(board))
     for router in routes:
         site.include_router(router)

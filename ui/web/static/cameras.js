@@ -65,10 +65,15 @@ function showState(figure, camera) {
   const state = figure.querySelector(".state");
   state.dataset.tone = TONES[camera.state];
   setText(state, (!camera.is_live && FILE_WORDS[camera.state]) || WORDS[camera.state]);
-  setText(figure.querySelector(".cam-age"), freshness(camera));
-  setText(figure.querySelector(".cam-fps"), camera.detector_fps ? `detector ${camera.detector_fps.toFixed(1)} fps` : "");
+  const { dense, large } = figure.parentElement.dataset;
+  const short = dense !== undefined && large === undefined; // there is room for the numbers alone
+  const fps = camera.detector_fps ? `${camera.detector_fps.toFixed(1)} fps` : "";
+  setText(figure.querySelector(".cam-age"), short && camera.state === "live" ? age(camera.age_s ?? 0) : freshness(camera));
+  setText(figure.querySelector(".cam-fps"), fps && !short ? `detector ${fps}` : fps);
   setText(figure.querySelector(".cam-people"), people(camera));
-  setText(figure.querySelector(".cam-why"), camera.state === "live" ? "" : camera.reason);
+  const why = camera.state === "live" ? "" : camera.reason;
+  setText(figure.querySelector(".cam-why"), why);
+  figure.querySelector(".cam-why").title = why;
   setText(figure.querySelector(".cam-empty"), camera.has_picture ? "" : (EMPTY[camera.state] ?? ""));
 }
 

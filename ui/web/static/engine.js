@@ -1,6 +1,7 @@
 // The engine's part of the page: its state and pace in the header, the strip, and what can be set.
 import { boundsOf, Controls } from "./controls.js";
 import { json, poll, setText } from "./poll.js";
+import * as shares from "./shares.js";
 import { Strip } from "./strip.js";
 
 const WORDS = { starting: "Engine starting", running: "Engine running", other: "Backend answering", down: "Engine down" };
@@ -24,6 +25,7 @@ export function start() {
     steps = (live.generation === generation ? steps.concat(live.steps) : live.steps).slice(-MAX_STEPS);
     generation = live.generation;
     showHead(live, steps.at(-1));
+    shares.show(live);
     controls.show(live);
     setText(document.querySelector(".strip-note"), note(live, steps));
     strip.show(steps, live.settings ? boundsOf(live.settings, live.marks) : [], live.marks);

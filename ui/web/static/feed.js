@@ -156,9 +156,10 @@ class Feed {
       this.isLast = false;
     }
     const isEmpty = articles.length === 0;
-    if (isEmpty) this.list.removeAttribute("role");
-    else this.list.setAttribute("role", "feed");
-    this.list.setAttribute("aria-label", "Events");
+    for (const [name, value] of [["role", "feed"], ["aria-label", "Events"]]) {
+      if (isEmpty) this.list.removeAttribute(name);
+      else this.list.setAttribute(name, value);
+    }
     this.empty.hidden = !isEmpty;
     setText(this.empty.querySelector("b"), this.isFiltered ? "Nothing found" : "No captions yet");
     setText(

@@ -1,0 +1,40 @@
+"""Who takes how much of the machine."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ui.web.shares import Gpu, ShareMeter, parse_gpus, stage_of
+
+
+def test_a_busy_detector_thread_is_seen_as_the_detector() -> None:
+    meter = ShareMeter()
+    stop = threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute, name="perception")
+    thread.start()
+    try:
+        assert meter.read(time.monotonic()).cores == {}, "one reading is no share yet"
+        time.sleep(0.5)
+        shares = meter.read(time.monotonic())
+    finally:
+        stop.set()
+        thread.join()
+    assert shares.cores["detector"] > 0.02  # however busy the machine is with others
+    assert shares.cores["detector"] > shares.cores["page"]
+    assert sum(shares.cores.values()) <= shares.num_cores + 0.5
+
+
+def test_threads_by_their_names() -> None:
+    names = ["perception", "camera yard", "read-yard", "MainThread", ""]
+    assert [stage_of(name) for name in names] == ["detector", "capture", "capture", "page", "page"]
+
+
+def test_what_the_driver_says() -> None:
+    assert parse_gpus("37, 2048, 143771\n[N/A], 1, 2\n") == (Gpu(0.37, 2048, 143771),)
+    assert parse_gpus("") == ()
