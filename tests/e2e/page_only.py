@@ -26,6 +26,7 @@ from pipeline.feed import CameraChanged, FrameSeen
 from pipeline.picture_note import Cut, with_note
 from pipeline.schema import EVENTS
 from pipeline.store import EventStore, _to_row
+from tests.e2e.scripted_cameras import scripted_cameras
 from tests.unit.pipeline.scripted_server import ScriptedServer, Words
 from tests.unit.ui.scripted_engine import ScriptedEngine, a_step
 from ui.web.board import MAX_CARDS, Board
@@ -106,6 +107,8 @@ async def play(board: Board, cameras: list[str], engine: ScriptedEngine) -> None
     reels = [[picture(index, seq) for seq in range(40)] for index in range(len(cameras))]
     for seq in range(10**9):
         for index, camera in enumerate(cameras):
+            if camera not in board.cameras:  # somebody removed it
+                continue
             if len(cameras) > 1 and index == len(cameras) - 1:
                 board.take(CameraChanged(camera, SourceStatus(SourceState.DOWN, "connection refused"), 0.0))
                 continue
@@ -130,7 +133,16 @@ async def serve(arguments: argparse.Namespace, data_dir: Path) -> None:
         client = AsyncOpenAI(base_url=talker.url, api_key="none", max_retries=0)
         meter = ShareMeter()
         password_hash = hash_password(arguments.password) if arguments.password else None
-        site = build_site(board, store, engine, client, None, meter=meter, password_hash=password_hash)
+        site = build_site(
+            board,
+            store,
+            engine,
+            client,
+            None,
+            meter=meter,
+            password_hash=password_hash,
+            routes=[scripted_cameras(board)],
+        )
         server = build_server(site, "127.0.0.1", arguments.port)
         tasks = [asyncio.create_task(engine.follow()), asyncio.create_task(play(board, cameras, scripted))]
         tasks.append(asyncio.create_task(meter.follow()))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from nicegui import ui
 
+from ui.web.camera_dialog import DIALOG, OPENER
 from ui.web.elements import Text, box, trusted
 
 HEAD = """
@@ -24,14 +25,16 @@ def build_page(chat: Callable[[], object], *, has_password: bool) -> None:
     ui.add_head_html(HEAD)
     with box("div", "ww"):
         trusted(_HEADER.format(leave=_LEAVE if has_password else ""))
-        with box("main", "ww-grid"):
+        with box("div", "ww-grid"):
             with box("section", "panel p-cameras", aria_labelledby="cameras-title"):
                 with box("div", "panel-head"):
                     Text("h2", "Cameras", id="cameras-title")
+                    trusted(OPENER)
                 trusted(_CAMERAS, "cams-box")
             trusted(_CAPTIONS, "panel p-captions")
             trusted(_ENGINE, "panel p-engine")
             chat()
+        trusted(DIALOG)
 
 
 _HEADER = """

@@ -6,6 +6,7 @@ import * as socket from "./socket.js";
 const PAGE = 40;
 const MAX_CARDS = 1200; // what a reader scrolled through; the newest of them go first and come back at the head's end
 const SPOKEN_S = 5;
+const NEAR = 800; // pixels before the end
 const TYPED_MS = 250;
 
 export function start() {
@@ -39,10 +40,7 @@ class Feed {
     });
     this.camera.addEventListener("change", () => this.restart());
     this.more.addEventListener("click", () => this.older());
-    new IntersectionObserver((seen) => seen.some((entry) => entry.isIntersecting) && this.older(), {
-      root: this.scroller,
-      rootMargin: "600px",
-    }).observe(this.more.parentElement);
+    this.scroller.addEventListener("scroll", () => this.olderIfNear(), { passive: true });
   }
 
   // What the server pushes: new and changed events, newest first.
@@ -90,6 +88,11 @@ class Feed {
     await this.older(true);
   }
 
+  olderIfNear() {
+    const { scrollHeight, scrollTop, clientHeight } = this.scroller;
+    if (clientHeight && scrollHeight - scrollTop - clientHeight < NEAR) this.older();
+  }
+
   async older(must = false) {
     if (this.isLast || (this.loading && !must) || (!must && !this.live.size)) return;
     this.loading = true;
@@ -111,6 +114,7 @@ class Feed {
       if (asked === this.asked) this.loading = false;
     }
     this.settle();
+    requestAnimationFrame(() => this.olderIfNear()); // the reader may have gone on meanwhile
   }
 
   make(card, fresh) {

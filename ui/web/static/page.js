@@ -1,6 +1,7 @@
 // Starts what moves on the page once NiceGUI has mounted it.
 import * as cameras from "./cameras.js";
 import * as chat from "./chat.js";
+import * as dialog from "./dialog.js";
 import * as engine from "./engine.js";
 import * as feed from "./feed.js";
 import * as socket from "./socket.js";
@@ -24,5 +25,6 @@ whenMounted(() => {
   feed.start();
   socket.start();
   chat.start();
+  dialog.start();
   engine.start();
 });
