@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CACHE_DIR = "NUMBA_CACHE_DIR"
 FEATURES = "NUMBA_CPU_FEATURES"
 INT8_FEATURE = "avx512vnni"
-KERNELS = ("elementwise", "layers", "paged", "products", "tiles")
+KERNELS = ("elementwise", "layers", "paged", "products", "shares", "tiles")
 """The modules that are compiled."""
 
 

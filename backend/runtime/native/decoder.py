@@ -13,8 +13,9 @@ import numba
 import numpy as np
 import torch
 
-from backend.runtime.native.layers import run_head, run_layers
+from backend.runtime.native.layers import num_phases, run_head, run_layers
 from backend.runtime.native.paged import TILE_ROWS
+from backend.runtime.native.shares import TALLY_BYTES
 from backend.runtime.native.weights import PANEL, aligned, pack_text
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class NativeText:
         self._num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
         self._cos, self._sin = np.empty((2, 0, self._weights.heads[2]), np.float32)
         self._rows_held = self._keys_held = 0
+        self._tallies = aligned([0, TALLY_BYTES], np.int8)
 
     def forward(self, embeds: torch.Tensor, positions: torch.Tensor, inputs: AttentionInputs) -> torch.Tensor:
         """See `TextBackend.forward`. Overwrites `embeds`."""
@@ -51,9 +53,12 @@ class NativeText:
         self._reserve(len(x), max(inputs.kv_lens))
         self._extend_rotary(int(places.max()) + 1)
         numba.set_num_threads(self._num_threads)
+        rows = _rows_of(inputs)
         run_layers(
+            self._num_threads,
+            self._fresh_tallies(num_phases(len(weights.matrices), len(rows[-1]))),
             x,
-            (places, inputs.slots.numpy(), *_rows_of(inputs)),
+            (places, inputs.slots.numpy(), *rows),
             (
                 weights.matrices,
                 weights.flags,
@@ -79,6 +84,8 @@ class NativeText:
         numba.set_num_threads(self._num_threads)
         rows, scales, offsets = self._scratch[:3]
         run_head(
+            self._num_threads,
+            self._fresh_tallies(2),
             hidden.contiguous().numpy(),
             np.array(weights.head.addresses, np.int64),
             weights.vocab_size,
@@ -118,6 +125,14 @@ class NativeText:
             aligned([self._num_threads, TILE_ROWS * (padded_keys + 2 * PANEL)], np.float32),
             aligned([num_kv_heads * padded_keys * dim], np.float32),
         )
+
+    def _fresh_tallies(self, num_phases: int) -> np.ndarray:
+        """Zeroed tallies for so many phases (see `shares`)."""
+        if num_phases > len(self._tallies):
+            self._tallies = aligned([num_phases, TALLY_BYTES], np.int8)
+        tallies = self._tallies[:num_phases]
+        tallies.fill(0)
+        return tallies
 
     def _extend_rotary(self, num_positions: int) -> None:
         """Cosines and sines come from transformers' own module, so that every kind of scaling stays right."""

@@ -7,10 +7,10 @@ longer chunk first lays its sequence's keys out anew, transposed in panels, once
 from __future__ import annotations
 
 import numpy as np
-from numba import get_thread_id, prange  # type: ignore[attr-defined]
 
 from backend.runtime.native.elementwise import exponential
 from backend.runtime.native.products import FAST, PANEL
+from backend.runtime.native.shares import settle, take, take_next
 from backend.runtime.native.tiles import compiled, dots, panel_f32
 
 TILE_ROWS = 24
@@ -65,19 +65,21 @@ def _mix(num_rows, tallest, scores, scores_stride, values, table, block_size, fi
             out[row, c : c + size] = mixed[row * PANEL : row * PANEL + size]
 
 
-@compiled(parallel=True)
-def attend_rows(rows, qkv, sequences, heads, tallest, window, scale, scratch, out):  # noqa: ANN001, ANN201
+@compiled
+def attend_rows(tally, thread, rows, qkv, sequences, heads, tallest, window, scale, scratch, out):  # noqa: ANN001, ANN201
     """Attention of single rows, each by itself. A task is one row and one key head with the heads that share it."""
     keys, values, tables, block_size, row_seqs, row_ends = sequences
     num_heads, num_kv_heads, dim = heads
     ratio = num_heads // num_kv_heads
     width = scratch.shape[1] // TILE_ROWS - 2 * PANEL
-    for task in prange(len(rows) * num_kv_heads):
+    num_tasks = len(rows) * num_kv_heads
+    task = take(tally)
+    while task < num_tasks:
         row, kv_head = rows[task // num_kv_heads], task % num_kv_heads
         table, column, at = tables[row_seqs[row]], kv_head * dim, kv_head * ratio * dim
         end = row_ends[row]
         first = max(0, end - window) if window > 0 else 0
-        scores = scratch[get_thread_id()]
+        scores = scratch[thread]
         address = scores.ctypes.data
         index = first
         while index < end:
@@ -92,16 +94,19 @@ def attend_rows(rows, qkv, sequences, heads, tallest, window, scale, scratch, ou
             _soften(scores[head * width : head * width + end - first], scale)
         mixed, result = scores[TILE_ROWS * width :], out[row, at : at + ratio * dim].reshape(ratio, dim)
         _mix(ratio, tallest, address, 4 * width, values, table, block_size, first, end, column, mixed, result)
+        task = take_next(tally)
+    settle(tally, num_tasks)
 
 
-@compiled(parallel=True)
-def lay_out(start, num_rows, sequences, heads, first, key_panels):  # noqa: ANN001, ANN201
+@compiled
+def lay_out(tally, start, num_rows, sequences, heads, first, key_panels):  # noqa: ANN001, ANN201
     """The keys that rows start.. of one sequence see, from key `first` on, as [head, panel, D, 32]; zeros after."""
     keys, _, tables, block_size, row_seqs, row_ends = sequences
     _, num_kv_heads, dim = heads
     table, end = tables[row_seqs[start]], row_ends[start + num_rows - 1]
     num_panels = (end - first + PANEL - 1) // PANEL
-    for task in prange(num_kv_heads * num_panels):
+    task = take(tally)
+    while task < num_kv_heads * num_panels:
         head, p = task // num_panels, task % num_panels
         for lane in range(PANEL):
             index = first + p * PANEL + lane
@@ -109,18 +114,25 @@ def lay_out(start, num_rows, sequences, heads, first, key_panels):  # noqa: ANN0
             slot = table[index // block_size] * block_size + index % block_size if inside else 0
             for d in range(dim):
                 key_panels[(task * dim + d) * PANEL + lane] = keys[slot, head * dim + d] if inside else np.float32(0.0)
+        task = take_next(tally)
+    settle(tally, num_kv_heads * num_panels)
 
 
-@compiled(parallel=True)
-def attend_chunk(start, num_rows, qkv, sequences, heads, tallest, first, window, scale, key_panels, scratch, out):  # noqa: ANN001, ANN201
-    """Attention of one sequence's rows start.. over keys laid out from `first` on. A task is some rows of a head."""
+@compiled
+def attend_chunk(tally, thread, start, num_rows, qkv, sequences, heads, tiling, window, scale, panels, scratch, out):  # noqa: ANN001, ANN201
+    """Attention of one sequence's rows start.. over keys laid out in `panels`. A task is some rows of a head.
+
+    `tiling`: (tallest tile, the first key laid out).
+    """
+    tallest, first = tiling
     _, values, tables, block_size, row_seqs, row_ends = sequences
     num_heads, num_kv_heads, dim = heads
     table = tables[row_seqs[start]]
     num_panels = (row_ends[start + num_rows - 1] - first + PANEL - 1) // PANEL
     num_tiles = (num_rows + TILE_ROWS - 1) // TILE_ROWS
     width = scratch.shape[1] // TILE_ROWS - 2 * PANEL
-    for task in prange(num_heads * num_tiles):
+    task = take(tally)
+    while task < num_heads * num_tiles:
         # The last tiles see the most keys: they go first.
         head, row = task % num_heads, start + (num_tiles - 1 - task // num_heads) * TILE_ROWS
         count = min(TILE_ROWS, start + num_rows - row)
@@ -128,13 +140,13 @@ def attend_chunk(start, num_rows, qkv, sequences, heads, tallest, first, window,
         # Panels before the first row's window or after the last row's own key are nobody's.
         begin = max(row_ends[row] - window - first, 0) // PANEL if window > 0 else 0
         last_end = row_ends[row + count - 1]
-        scores = scratch[get_thread_id()]
+        scores = scratch[thread]
         address, mixed = scores.ctypes.data, scores[TILE_ROWS * width :]
         zeros = mixed.ctypes.data + 4 * TILE_ROWS * PANEL
         mixed[TILE_ROWS * PANEL : (TILE_ROWS + 1) * PANEL] = np.float32(0.0)
         query = (qkv.ctypes.data + row * qkv.strides[0] + 4 * head * dim, qkv.strides[0], 0, 0, 0)
         for p in range(begin, (last_end - first + PANEL - 1) // PANEL):
-            weights = (key_panels.ctypes.data + 4 * (kv_head * num_panels + p) * dim * PANEL, 4 * PANEL, 0)
+            weights = (panels.ctypes.data + 4 * (kv_head * num_panels + p) * dim * PANEL, 4 * PANEL, 0)
             panel_f32(count, tallest, weights, query, 1, dim, (address + 4 * (p - begin) * PANEL, 4 * width), zeros, 0)
         origin = first + begin * PANEL
         for r in range(count):
@@ -147,3 +159,5 @@ def attend_chunk(start, num_rows, qkv, sequences, heads, tallest, first, window,
         result = out[row : row + count, head * dim : (head + 1) * dim]
         column = kv_head * dim
         _mix(count, tallest, address, 4 * width, values, table, block_size, origin, last_end, column, mixed, result)
+        task = take_next(tally)
+    settle(tally, num_heads * num_tiles)

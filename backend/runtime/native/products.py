@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
 from numba.core import types
 from numba.extending import overload
 
+from backend.runtime.native.shares import settle, take, take_next
 from backend.runtime.native.tiles import compiled, panel_f32, panel_int8
 
 PANEL = 32
@@ -74,18 +74,25 @@ def _hand_over(values: Any, rows: Any, scales: Any, offsets: Any, group_len: Any
     return lambda values, rows, scales, offsets, group_len: _copy_row(values, rows)
 
 
-@compiled(parallel=True)
-def multiply(num_rows, tallest, num_columns, group_len, matrix, rows, scales, offsets, out, accumulate):  # noqa: ANN001, ANN201
-    """out[:num_rows, :num_columns] (+)= rows times one packed matrix: [address, scales' address, bias' address, K]."""
+@compiled
+def multiply(tally, num_rows, tallest, num_columns, group_len, matrix, rows, scales, offsets, out, accumulate):  # noqa: ANN001, ANN201
+    """out[:num_rows, :num_columns] (+)= rows times one packed matrix: [address, scales' address, bias' address, K].
+
+    A task is a panel.
+    """
     num_groups = matrix[3] // group_len
     num_steps = group_len * rows.itemsize // 4
     panel_bytes = 4 * PANEL * num_groups * num_steps
     inputs = (rows.ctypes.data, rows.strides[0], scales.ctypes.data, offsets.ctypes.data, scales.shape[1])
     result, result_stride = out.ctypes.data, out.strides[0]
-    for p in prange((num_columns + PANEL - 1) // PANEL):
+    num_panels = (num_columns + PANEL - 1) // PANEL
+    p = take(tally)
+    while p < num_panels:
         at = 4 * PANEL * p
         weights = (matrix[0] + p * panel_bytes, 4 * PANEL, matrix[1] + at * num_groups)
         panel(
             rows, num_rows, tallest, weights, inputs, num_groups, num_steps, (result + at, result_stride),
             matrix[2] + at, accumulate,
         )  # fmt: skip
+        p = take_next(tally)
+    settle(tally, num_panels)
