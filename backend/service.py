@@ -71,7 +71,7 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     Raises ConfigError for settings that do not fit the machine or the model, ModelLoadError for the model itself.
     """
     from backend.models.registry import load
-    from backend.runtime.kv_pool import bytes_per_block
+    from backend.runtime.kv_pool import bytes_per_block, spare_bytes
     from backend.runtime.native.choice import choose_text
     from backend.runtime.runner import build_runner
 
@@ -84,7 +84,13 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     if config.max_num_seqs is None and resolved.max_num_seqs == config.max_num_batched_tokens:
         say(f"--max-num-seqs is {resolved.max_num_seqs}: each running request needs a token of the budget")
     block_bytes = bytes_per_block(adapter.spec, BLOCK_SIZE, adapter.dtype)
-    limits = limits_of(resolved, adapter.spec, block_bytes, may_shrink=config.max_model_len is None)
+    limits = limits_of(
+        resolved,
+        adapter.spec,
+        block_bytes,
+        spare_bytes=spare_bytes(adapter.dtype),
+        may_shrink=config.max_model_len is None,
+    )
     resolved = replace(resolved, max_model_len=limits.max_model_len)
     text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
     runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size, text=text)
@@ -117,8 +123,12 @@ def _fetcher(config: EngineConfig) -> ImageFetcher | None:
     return ImageFetcher(domains, max_bytes=config.max_request_bytes) if domains else None
 
 
-def limits_of(config: EngineConfig, spec: ModelSpec, block_bytes: int, *, may_shrink: bool) -> SchedulerLimits:
+def limits_of(
+    config: EngineConfig, spec: ModelSpec, block_bytes: int, *, spare_bytes: int = 0, may_shrink: bool
+) -> SchedulerLimits:
     """The scheduler's bounds for a resolved config: as many blocks as the memory holds and the requests can use.
+
+    `spare_bytes` of that memory are not for blocks.
 
     Where the KV cache is smaller than one whole context, the context shrinks to it if it may, else a ConfigError says
     how much memory it takes.
@@ -130,12 +140,13 @@ def limits_of(config: EngineConfig, spec: ModelSpec, block_bytes: int, *, may_sh
     assert context is not None
     assert kv_bytes is not None
     blocks_per_seq = -(-context // BLOCK_SIZE)
-    num_blocks = min(kv_bytes // block_bytes, blocks_per_seq * seqs)
+    num_blocks = min((kv_bytes - spare_bytes) // block_bytes, blocks_per_seq * seqs)
     if num_blocks < (1 if may_shrink else blocks_per_seq):
         tokens = BLOCK_SIZE if may_shrink else context
         raise ConfigError(
             f"the KV cache of {kv_bytes} bytes is too small: {tokens} tokens of this model take "
-            f"{-(-tokens // BLOCK_SIZE) * block_bytes}; raise --kv-cache-memory-bytes or lower --max-model-len"
+            f"{-(-tokens // BLOCK_SIZE) * block_bytes + spare_bytes}; "
+            "raise --kv-cache-memory-bytes or lower --max-model-len"
         )
     return SchedulerLimits(
         max_num_batched_tokens=budget,

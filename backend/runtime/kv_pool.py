@@ -21,6 +21,11 @@ def bytes_per_block(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int
     return 2 * spec.num_layers * block_size * spec.num_kv_heads * spec.head_dim * dtype.itemsize
 
 
+def spare_bytes(dtype: torch.dtype) -> int:
+    """Bytes that a pool takes beside its blocks."""
+    return 2 * VECTOR_SLACK * dtype.itemsize
+
+
 class KvPool:
     """Keys and values [layer, slot, Hkv * D] of `num_blocks` blocks. Owned and used by the engine thread alone."""
 
