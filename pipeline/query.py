@@ -18,7 +18,7 @@ class EventQuery:
     """Events that satisfy everything that is not None; times are Unix seconds of the frame, `until` excluded.
 
     `words` must all be in the caption, in any order. Each also finds its English inflections and longer words that
-    begin with it; with `any_word` one of them is enough.
+    begin with it.
     """
 
     words: str | None = None
@@ -26,7 +26,6 @@ class EventQuery:
     status: EventStatus | None = None
     since: float | None = None
     until: float | None = None
-    any_word: bool = False
 
     def select(self) -> Select[tuple[object, ...]] | None:
         """Rows of `EVENTS` in no particular order; None where nothing can match."""
@@ -35,9 +34,8 @@ class EventQuery:
             phrases = _phrases(self.words)
             if not phrases:
                 return None
-            match = (" OR " if self.any_word else " ").join(phrases)
             query = query.select_from(CAPTIONS.join(EVENTS, EVENTS.c.id == CAPTIONS.c.rowid)).where(
-                literal_column("captions").op("MATCH")(bindparam("match", match))
+                literal_column("captions").op("MATCH")(bindparam("match", " ".join(phrases)))
             )
         for wanted, given in ((EVENTS.c.camera, self.camera), (EVENTS.c.status, self.status)):
             if given is not None:
@@ -59,11 +57,6 @@ class EventQuery:
         if before is not None:
             query = query.where(key < select(EVENTS.c.id).where(EVENTS.c.event_id == before).scalar_subquery())
         return query.order_by(key.desc()).limit(limit)
-
-    def best_first(self, limit: int) -> Select[tuple[object, ...]] | None:
-        """Up to `limit` rows, the best match of `words` first (BM25, as SQLite's FTS5 computes it)."""
-        query = self.select()
-        return None if query is None else query.order_by(literal_column("captions.rank")).limit(limit)
 
 
 def _phrases(words: str) -> Sequence[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, replace
@@ -29,6 +30,8 @@ from pipeline.schema import EVENTS
 
 DATABASE = "events.sqlite3"
 BUSY_S = 10.0
+RELATED_DEPTH = 200
+MAX_RELATED_WORDS = 16
 
 
 class EventStore:
@@ -70,8 +73,20 @@ class EventStore:
         return self.find(EventQuery(words=words), limit)
 
     def related(self, words: str, limit: int) -> list[Event]:
-        """Up to `limit` events whose caption has any of `words`, the best match first."""
-        return self._read(EventQuery(words=words, any_word=True).best_first(limit))
+        """Up to `limit` events whose caption has any of `words`: first rare words count, then the newest.
+
+        A word's rarity is read off the newest captions that have it, which also keeps the time short however many
+        there are (SQLite's own ranking looks at every match).
+        """
+        found: dict[str, Event] = {}
+        weights: Counter[str] = Counter()
+        for word in dict.fromkeys(words.lower().split()[:MAX_RELATED_WORDS]):
+            matches = self.find(EventQuery(words=word), RELATED_DEPTH)
+            for event in matches:
+                found[event.event_id] = event
+                weights[event.event_id] += 1 / len(matches)
+        best = sorted(found.values(), key=lambda event: (weights[event.event_id], event.t_wall), reverse=True)
+        return best[:limit]
 
     def pages(self, query: EventQuery, size: int) -> Iterator[list[Event]]:
         """All events that match, `size` at a time, the first kept first."""

@@ -85,6 +85,15 @@ def test_search_finds_words_and_takes_nothing_for_an_operator(
     assert ids(store.search(words, 10)) == expected
 
 
+def test_related_weighs_rare_words_and_then_the_newest(store: EventStore) -> None:
+    for number in range(5):
+        store.add(replace(event(f"man{number}", "The man at the gate."), t_wall=float(number)), b"")
+    store.add(replace(event("zebra", "The zebra."), t_wall=-1.0), b"")
+    assert ids(store.related("Was there a zebra with the man?", 3)) == ["zebra", "man4", "man3"]
+    assert ids(store.related("wolf", 3)) == []
+    assert ids(store.related('" * ?', 3)) == []
+
+
 def test_search_follows_changes_of_rows(store: EventStore, tmp_path: Path) -> None:
     """By triggers, so that retention or a repair by hand cannot leave ghosts."""
     store.add(event("e1", "A wolf."), b"")
