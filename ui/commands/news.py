@@ -100,4 +100,8 @@ def describe_event(event: Event) -> str:
     words = event.caption or UNDESCRIBED[event.status] + (f": {event.error}" if event.error else "")
     lag_s = None if event.t_last_token is None else event.t_last_token - event.t_captured
     lag = "" if lag_s is None or event.caption is None else f"  [{lag_s:.1f} s after the picture]"
-    return f"{event.camera} at {event.pts_s:.1f} s, {REASONS[event.reason]}: {' '.join(words.split())}{lag}"
+    where = f" in {event.zone}" if event.zone else ""
+    doubt = f"  [the detector counts {len(event.track_ids)}]" if event.count_mismatch else ""
+    return (
+        f"{event.camera} at {event.pts_s:.1f} s, {REASONS[event.reason]}{where}: {' '.join(words.split())}{doubt}{lag}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from camera_sources.base import SourceState, SourceStatus
 from pipeline.events import EventStatus
 from pipeline.feed import CameraChanged, Feed, StoreChanged
 from tests.unit.ui.news import ended, queued, seen
-from ui.commands.news import News
+from ui.commands.news import News, describe_event
 
 CONNECTING, LIVE, STALE, DOWN, ENDED = (
     SourceState.CONNECTING,
@@ -72,6 +73,13 @@ def test_an_event_is_one_line_in_words(news: News, said: list[str]) -> None:
         "door at 0.0 s, someone new: not described: no answer from the engine at http://x/v1",
         "door at 0.0 s, someone new: replaced by a newer picture",
     ]
+
+
+def test_a_zone_and_a_doubtful_count_are_told() -> None:
+    event = replace(ended("e", caption="Two men wait.").event, zone="drive", count_mismatch=True)
+    assert describe_event(event).startswith(
+        "door at 0.0 s, someone new in drive: Two men wait.  [the detector counts 1]"
+    )
 
 
 def test_the_summary_counts_what_became_of_the_events(news: News) -> None:
