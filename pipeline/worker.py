@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import NoReturn
 
 from camera_sources import cv
 from camera_sources.base import Source
@@ -78,6 +79,7 @@ class Pipeline:
         self._reporter = Reporter(feed, lambda: self._stations.cameras)
         self._changing = asyncio.Lock()
         self._over = asyncio.Event()
+        self._broken = asyncio.Event()
         self._failure: str | None = None
         self._stopped = False
 
@@ -174,6 +176,11 @@ class Pipeline:
         if self._failure is not None:
             raise PipelineError(self._failure)
 
+    async def wait_broken(self) -> NoReturn:
+        """Raise `PipelineError` when the pipeline breaks, also after all sources ended: others may be added then."""
+        await self._broken.wait()
+        raise PipelineError(self._failure)
+
     def status(self) -> PipelineReading:
         """Where everything stands now. Call it on the event loop."""
         now = time.monotonic()
@@ -266,4 +273,5 @@ class Pipeline:
 
     def _fail(self, message: str) -> None:
         self._failure = message
+        self._broken.set()
         self._over.set()

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
-from typing import NoReturn
 
 import uvicorn
 from openai import AsyncOpenAI
@@ -78,7 +77,7 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
             board.follow(news),
             engine.follow(),
             meter.follow(),
-            _fail_with(pipeline),
+            pipeline.wait_broken(),
             keep_tidy(store, settings.retention),
         ]
         return await _serve(server, [asyncio.create_task(part) for part in beside])
@@ -101,13 +100,6 @@ async def _serve(server: uvicorn.Server, beside: list[asyncio.Task[None]]) -> in
         if isinstance(outcome, Exception):
             raise outcome
     return 0
-
-
-async def _fail_with(pipeline: Pipeline) -> NoReturn:
-    """Raise `PipelineError` when the pipeline breaks; sources that merely ended leave the page as it is."""
-    await pipeline.wait_ended()
-    await asyncio.Event().wait()
-    raise AssertionError("nobody sets this event")
 
 
 def cameras_of(settings: AppSettings) -> tuple[CameraSettings, ...]:

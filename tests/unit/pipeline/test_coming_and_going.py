@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from camera_sources.base import Source, SourceError
+from camera_sources.frame import Frame
 from pipeline.config import CameraConfig, Zone
-from pipeline.events import EventStatus
+from pipeline.events import Box, EventStatus
 from pipeline.feed import CameraChanged, CameraRemoved, Feed, FrameSeen
-from pipeline.worker import Pipeline
+from pipeline.worker import Pipeline, PipelineError
 from tests.unit.pipeline.fakes import PERSON, ListSource, RuleDetector, ScriptedCaptioner, frame
 from tests.unit.pipeline.running import CONFIG, Run, following, gate
 
@@ -103,9 +104,33 @@ async def test_a_camera_is_changed_in_its_place_or_stays_as_it_was() -> None:
     assert sorted(run.queued()) == sorted(event.event_id for event in run.ended())
 
 
+async def test_a_detector_that_breaks_after_all_ended_and_another_came_is_noticed() -> None:
+    def rule(f: Frame) -> list[Box]:
+        if f.camera_id == "late":
+            raise RuntimeError("out of memory")
+        return []
+
+    sources = {"short": ListSource([frame(0, camera_id="short")], camera_id="short"), "late": endless("late")}
+    async with following(
+        lambda feed: Pipeline(
+            CONFIG,
+            [CameraConfig("short", "scripted")],
+            store=None,
+            feed=feed,
+            detector=RuleDetector(rule),
+            captioner=ScriptedCaptioner(),
+            open=lambda config: sources[config.camera_id],
+        )
+    ) as run:
+        await asyncio.wait_for(run.pipeline.wait_ended(), 20)
+        await run.pipeline.add(CameraConfig("late", "scripted"))
+        with pytest.raises(PipelineError, match="out of memory"):
+            await asyncio.wait_for(run.pipeline.wait_broken(), 20)
+
+
 async def test_who_comes_and_goes_while_the_backend_is_busy_is_told_of_all_the_same() -> None:
     """2 is there for a second only, within 1's cooldown; the clip ends before that is over."""
-    other = PERSON.__class__(220, 60, 300, 220, 0.9)
+    other = Box(220, 60, 300, 220, 0.9)
     detector = RuleDetector(lambda f: [PERSON, other] if 1 <= f.pts_s < 2 else [PERSON])
     source = ListSource([frame(n) for n in range(40)])
     async with following(
