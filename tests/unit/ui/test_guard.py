@@ -149,7 +149,8 @@ def test_another_site_s_page_changes_nothing_with_a_person_s_session(
     assert inside.patch("/live/settings", headers=headers).status_code == 403
     assert inside.post("/login", data={"password": PASSWORD}, headers=headers).status_code == 403
     assert not hears(inside, **headers)
-    assert inside.patch("/live/settings", headers={"origin": OWN}).status_code == 200
+    for own in ({"origin": OWN}, {"origin": "null", "sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}):
+        assert inside.patch("/live/settings", headers=own).status_code == 200
 
 
 def test_guessing_takes_ever_longer(client: TestClient) -> None:

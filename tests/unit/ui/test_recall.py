@@ -33,7 +33,7 @@ def test_the_newest_and_the_related_in_the_order_of_time(store: EventStore) -> N
     events = [event.event_id for event in recall(store, "When did you see the DOG, please?")]
     assert events == ["dog", *(f"man{minute}" for minute in range(20 - NEWEST, 20))]
     assert [event.event_id for event in recall(store, 'what? "OR" -*')] == events[1:]
-    assert len(recall(store, "Has any man walked?")) == NEWEST + RELATED
+    assert len({event.event_id for event in recall(store, "Has any man walked?")}) == NEWEST + RELATED
     assert recall(store, "") != []
 
 
