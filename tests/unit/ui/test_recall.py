@@ -37,6 +37,12 @@ def test_the_newest_and_the_related_in_the_order_of_time(store: EventStore) -> N
     assert recall(store, "") != []
 
 
+def test_an_event_is_told_once(store: EventStore) -> None:
+    for minute in range(3):
+        keep(store, f"dog{minute}", "A dog digs.", minute)
+    assert [event.event_id for event in recall(store, "the dog")] == ["dog0", "dog1", "dog2"]
+
+
 def test_a_store_without_captions_gives_nothing(store: EventStore) -> None:
     assert recall(store, "What did the cameras see?") == []
 
