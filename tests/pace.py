@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from backend.models.adapter import ModelAdapter
-from backend.models.patch_layout import Pace
+from backend.models.patch_layout import Cost, Pace
 
-SLOW = Pace(embed_s=1e-4, project_s=1e-4, finish_s=1e-4, merge_s=1e-4, pair_s=1e-6)
+_EACH = Cost(call_s=1e-4, row_s=1e-4)
+SLOW = Pace(_EACH, _EACH, _EACH, _EACH, pair_s=1e-6)
 
 
 def cut_finely(model: ModelAdapter) -> ModelAdapter:

@@ -15,24 +15,44 @@ from typing import Literal
 from backend.models.vision_slices import split_rows
 
 Stage = Literal["embed", "project", "attend", "tap", "merge"]
-LEAST_WORK_S = 0.0002
-"""Whatever is called takes so long, however few its rows are. (On a CPU; elsewhere nothing is measured.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of one call: `call_s` however few its rows are (its weights come from memory), and `row_s` for each."""
+
+    call_s: float = 0.0
+    row_s: float = 0.0
+
+    def of(self, num_rows: int) -> float:
+        """Seconds of a call for so many rows."""
+        return self.call_s + num_rows * self.row_s
+
+    def split(self, num_rows: int, slice_s: float) -> list[range]:
+        """Ranges that take at most `slice_s` where possible, but long enough to be worth their call.
+
+        At least as much time goes into the rows as into the call: shorter slices would take more than twice as long.
+        """
+        if not self.row_s:
+            return [range(num_rows)]
+        most = max(slice_s - self.call_s, self.call_s) / self.row_s
+        return split_rows(num_rows, 1.0, max(most, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds per patch of each stage, and per pair of a query and a key; all 0 where a block is fast enough."""
+    """The cost of each stage by patches, and seconds per pair of a query and a key; 0 where blocks are fast enough."""
 
-    embed_s: float = 0.0
-    project_s: float = 0.0
-    finish_s: float = 0.0
-    merge_s: float = 0.0
+    embed: Cost = Cost()
+    project: Cost = Cost()
+    finish: Cost = Cost()
+    merge: Cost = Cost()
     pair_s: float = 0.0
 
     @property
     def is_measured(self) -> bool:
         """Whether there is anything to cut by."""
-        return self.project_s > 0.0
+        return self.project.row_s > 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,28 +108,28 @@ def plan_slices(
 def _all_work(
     num_patches: int, segments_by_block: Sequence[Sequence[int]], taps: frozenset[int], pace: Pace, slice_s: float
 ) -> Iterator[Work]:
-    def ranges(stage: Stage, block: int, row_s: float) -> Iterator[Work]:
-        for rows in split_rows(num_patches, row_s, slice_s):
-            yield Work(stage, block, rows, seconds=_seconds(len(rows) * row_s))
+    def ranges(stage: Stage, block: int, cost: Cost) -> Iterator[Work]:
+        for rows in cost.split(num_patches, slice_s):
+            yield Work(stage, block, rows, seconds=cost.of(len(rows)))
 
-    yield from ranges("embed", 0, pace.embed_s)
+    yield from ranges("embed", 0, pace.embed)
     attends: dict[tuple[int, ...], list[Work]] = {}
     for block, segments in enumerate(map(tuple, segments_by_block)):
-        yield from ranges("project", block, pace.project_s)
+        yield from ranges("project", block, pace.project)
         if segments not in attends:
             attends[segments] = list(_attend(num_patches, segments, pace, slice_s))
         for work in attends[segments]:
             yield Work(work.stage, block, work.rows, work.runs, work.seconds)
         if block in taps:
-            yield from ranges("tap", block, pace.merge_s)
-    yield from ranges("merge", len(segments_by_block) - 1, pace.merge_s)
+            yield from ranges("tap", block, pace.merge)
+    yield from ranges("merge", len(segments_by_block) - 1, pace.merge)
 
 
 def _attend(num_patches: int, segments: Sequence[int], pace: Pace, slice_s: float) -> Iterator[Work]:
     num_pairs = sum(length * length for length in segments)
-    row_s = pace.finish_s + num_pairs / num_patches * pace.pair_s
-    for rows in split_rows(num_patches, row_s, slice_s):
-        yield Work("attend", 0, rows, tuple(find_runs(rows, segments)), _seconds(len(rows) * row_s))
+    cost = Cost(pace.finish.call_s, pace.finish.row_s + num_pairs / num_patches * pace.pair_s)
+    for rows in cost.split(num_patches, slice_s):
+        yield Work("attend", 0, rows, tuple(find_runs(rows, segments)), cost.of(len(rows)))
 
 
 def find_runs(rows: range, segments: Sequence[int]) -> Iterator[Run]:
@@ -132,7 +152,3 @@ def find_runs(rows: range, segments: Sequence[int]) -> Iterator[Run]:
 
 def _is_whole(run: Run) -> bool:
     return run.start == run.key_start and run.length == run.key_len * run.count
-
-
-def _seconds(seconds: float) -> float:
-    return max(seconds, LEAST_WORK_S) if seconds else 0.0

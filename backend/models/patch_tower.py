@@ -22,11 +22,11 @@ from transformers.vision_utils import (
 )
 
 from backend.models.packed_linear import pack_linear, pack_mlp
-from backend.models.patch_layout import Pace, Run, Work, plan_slices
+from backend.models.patch_layout import Cost, Pace, Run, Work, plan_slices
 from backend.models.sliced import SLICE_S
 from backend.models.vision_slices import measure_s
 
-_SAMPLE_ROWS, _SAMPLE_KEYS = 128, 1024
+_FEW_ROWS, _SAMPLE_ROWS, _SAMPLE_KEYS = 16, 256, 1024
 _MAX_LAYOUTS = 64
 """Grids remembered: cameras send the same few sizes again and again."""
 
@@ -41,18 +41,21 @@ class Layout:
 
 
 class PatchTower:
-    """One tower. `layout` gives the work on a picture of so many rows and columns of embeddings: pure, remembered."""
+    """One tower and its parts; `taps` are levels of features by block.
+
+    `layout` gives the work on a picture of so many rows and columns of embeddings: pure, remembered.
+    """
 
     def __init__(self, visual: Any, mode: str) -> None:
         """`visual` is HF's tower, whose linear layers are packed for `mode`, see `pack_linear`."""
-        self._visual = visual
-        self._blocks: list[Any] = list(visual.blocks)
-        self._merge: int = visual.spatial_merge_size
-        self._taps: dict[int, int] = {b: n for n, b in enumerate(getattr(visual, "deepstack_visual_indexes", ()))}
+        self.visual = visual
+        self.blocks: list[Any] = list(visual.blocks)
+        self.merge: int = visual.spatial_merge_size
+        self.taps: dict[int, int] = {b: n for n, b in enumerate(getattr(visual, "deepstack_visual_indexes", ()))}
         weight = visual.patch_embed.proj.weight
-        self.device, self.dtype = weight.device, weight.dtype
-        self._embed = _as_linear(visual.patch_embed.proj)
-        for block in self._blocks:
+        self.device: torch.device = weight.device
+        self.embed = _as_linear(visual.patch_embed.proj)
+        for block in self.blocks:
             _pack_block(block, mode)
         with torch.inference_mode():
             self.set_pace(self._measure(weight[0].numel()))
@@ -60,7 +63,7 @@ class PatchTower:
     @property
     def num_taps(self) -> int:
         """How many levels of features are tapped beside the tower's end."""
-        return len(self._taps)
+        return len(self.taps)
 
     def set_pace(self, pace: Pace, slice_s: float = SLICE_S) -> None:
         """From now on, cut pictures by this pace. Not while one is being encoded or waits to be."""
@@ -70,21 +73,21 @@ class PatchTower:
 
     def _lay_out(self, grid: tuple[int, int]) -> Layout:
         rows, columns = grid
-        num_patches = rows * columns * self._merge**2
+        num_patches = rows * columns * self.merge**2
         whole = [num_patches]
-        segments = [whole] * len(self._blocks)
+        segments = [whole] * len(self.blocks)
         order = None
-        if hasattr(self._visual, "fullatt_block_indexes"):
+        if hasattr(self.visual, "fullatt_block_indexes"):
             order, ends = get_vision_window_index(
-                self._thw(grid),
-                spatial_merge_size=self._merge,
-                window_size=self._visual.window_size,
-                patch_size=self._visual.patch_size,
+                self.thw(grid),
+                spatial_merge_size=self.merge,
+                window_size=self.visual.window_size,
+                patch_size=self.visual.patch_size,
             )
             windows = ends.diff().tolist()
-            full = self._visual.fullatt_block_indexes
-            segments = [whole if b in full else windows for b in range(len(self._blocks))]
-        return Layout(grid, plan_slices(num_patches, segments, self._taps, self._pace, self._slice_s), order)
+            full = self.visual.fullatt_block_indexes
+            segments = [whole if b in full else windows for b in range(len(self.blocks))]
+        return Layout(grid, plan_slices(num_patches, segments, self.taps, self._pace, self._slice_s), order)
 
     def run(self, pixels: torch.Tensor, layout: Layout) -> Generator[None, None, torch.Tensor]:
         """Rows [n, H * (1 + taps)] of patches [P, K], a pause after every slice but the last."""
@@ -96,48 +99,59 @@ class PatchTower:
                 state.do(work)
         return state.output()
 
-    def _thw(self, grid: tuple[int, int]) -> torch.Tensor:
-        return torch.tensor([[1, grid[0] * self._merge, grid[1] * self._merge]])
+    def thw(self, grid: tuple[int, int]) -> torch.Tensor:
+        """A picture's times, rows and columns of patches [1, 3], as transformers counts them. On the CPU."""
+        return torch.tensor([[1, grid[0] * self.merge, grid[1] * self.merge]])
+
+    def bring(self, table: torch.Tensor) -> torch.Tensor:
+        """A table made on the CPU, on the tower's device; nothing there is waited for."""
+        return table if self.device.type == "cpu" else table.pin_memory().to(self.device, non_blocking=True)
 
     def _measure(self, pixel_len: int) -> Pace:
         """What the stages take here, on rows of zeros."""
-        attention = self._blocks[0].attn
+        attention = self.blocks[0].attn
         num_heads, head_dim = attention.num_heads, attention.head_dim
         width = num_heads * head_dim
-        new = self._visual.patch_embed.proj.weight.new_zeros
-        pixels, hidden, side = new(_SAMPLE_ROWS, pixel_len), new(_SAMPLE_ROWS, width), new(_SAMPLE_ROWS, head_dim)
+        new = self.visual.patch_embed.proj.weight.new_zeros
+        pixels, hidden = new(_SAMPLE_ROWS, pixel_len), new(_SAMPLE_ROWS, width)
+        angles = torch.zeros(2, _SAMPLE_ROWS, head_dim, device=self.device)
         queries, keys = new(1, num_heads, _SAMPLE_ROWS, head_dim), new(1, num_heads, _SAMPLE_KEYS, head_dim)
+        block = self.blocks[0]
 
-        def row_s(call: Callable[[], object]) -> float:
-            return measure_s(call, self.device) / _SAMPLE_ROWS
+        def cost(call: Callable[[int], object]) -> Cost:
+            few, many = (measure_s(lambda n=n: call(n), self.device) for n in (_FEW_ROWS, _SAMPLE_ROWS))
+            row_s = max(many - few, many / 100) / (_SAMPLE_ROWS - _FEW_ROWS)
+            return Cost(max(few - _FEW_ROWS * row_s, 0.0), row_s)
 
-        block = self._blocks[0]
+        pairs_s = measure_s(lambda: scaled_dot_product_attention(queries, keys, keys), self.device)
         return Pace(
-            embed_s=row_s(lambda: self._embed(pixels)),
-            project_s=row_s(lambda: project(block, hidden, (side, side))),
-            finish_s=row_s(lambda: finish(block, hidden, hidden)),
-            merge_s=row_s(lambda: self._visual.merger(hidden)),
-            pair_s=row_s(lambda: scaled_dot_product_attention(queries, keys, keys)) / _SAMPLE_KEYS,
+            embed=cost(lambda n: self.embed(pixels[:n])),
+            project=cost(lambda n: project(block, hidden[:n], angles[:, :n])),
+            finish=cost(lambda n: finish(block, hidden[:n], hidden[:n])),
+            merge=cost(lambda n: self.visual.merger(hidden[:n])),
+            pair_s=pairs_s / _SAMPLE_ROWS / _SAMPLE_KEYS,
         )
 
 
 class _State:
-    """One picture on its way through the tower."""
+    """One picture on its way through the tower. Tables by patch are in the layout's order; pixels stay in their own."""
 
     def __init__(self, tower: PatchTower, pixels: torch.Tensor, layout: Layout) -> None:
         self._tower = tower
-        self._visual: Any = tower._visual
+        self._visual: Any = tower.visual
         self._layout = layout
         self._pixels = pixels
-        attention = tower._blocks[0].attn
-        num_patches = len(pixels)
-        new = pixels.new_empty
+        attention, num_patches, new = tower.blocks[0].attn, len(pixels), pixels.new_empty
         self._hidden = new(num_patches, attention.dim)
         self._qkv = new(3, attention.num_heads, num_patches, attention.head_dim)
-        thw = tower._thw(layout.grid)
-        # Worked out on the CPU, and brought over once: on a GPU nothing here is waited for.
-        angles = self._visual.rotary_pos_emb(torch.empty(0), get_vision_position_ids(thw, tower._merge))
-        self._angles = tuple(self._arranged(table).to(tower.device) for table in angles)
+        self._angles = torch.empty(2, num_patches, attention.head_dim, device=pixels.device)
+        self._outputs: list[list[torch.Tensor]] = [[] for _ in range(1 + tower.num_taps)]
+        thw = tower.thw(layout.grid)
+        merge = tower.merge
+        order = torch.arange(num_patches).unflatten(0, (-1, merge**2))
+        order = (order if layout.order is None else order[layout.order]).flatten()
+        self._order = tower.bring(order)
+        self._places = tower.bring(get_vision_position_ids(thw, merge)[order])
         self._learned: tuple[torch.Tensor, ...] = ()
         if hasattr(self._visual, "pos_embed"):
             learned = get_vision_interpolation_indices_and_weights(
@@ -145,26 +159,27 @@ class _State:
                 num_grid_per_side=self._visual.num_grid_per_side,
                 mode=self._visual.interpolation_mode,
                 align_corners=self._visual.interpolation_align_corners,
-                spatial_merge_size=tower._merge,
+                spatial_merge_size=merge,
             )
-            self._learned = tuple(self._arranged(table).to(tower.device) for table in learned)
-        self._pixels = self._arranged(pixels)
-        self._outputs: list[list[torch.Tensor]] = [[] for _ in range(1 + tower.num_taps)]
+            self._learned = tuple(tower.bring(table[order]) for table in learned)
 
     def do(self, work: Work) -> None:
         """Run one piece."""
         rows = slice(work.rows.start, work.rows.stop)
-        block = self._tower._blocks[work.block]
+        block = self._tower.blocks[work.block]
         if work.stage == "embed":
             self._hidden[rows] = self._embedded(rows)
+            for table, angles in zip(
+                self._angles, self._visual.rotary_pos_emb(self._angles, self._places[rows]), strict=True
+            ):
+                table[rows] = angles
         elif work.stage == "project":
-            cos, sin = self._angles
-            self._qkv[:, :, rows] = project(block, self._hidden[rows], (cos[rows], sin[rows]))
+            self._qkv[:, :, rows] = project(block, self._hidden[rows], self._angles[:, rows])
         elif work.stage == "attend":
             attended = torch.cat([self._attended(run, block.attn.scaling) for run in work.runs])
             self._hidden[rows] = finish(block, self._hidden[rows], attended)
         elif work.stage == "tap":
-            level = self._tower._taps[work.block]
+            level = self._tower.taps[work.block]
             self._outputs[1 + level].append(self._visual.deepstack_merger_list[level](self._hidden[rows]))
         else:
             self._outputs[0].append(self._visual.merger(self._hidden[rows]))
@@ -174,17 +189,10 @@ class _State:
         rows = torch.cat([torch.cat(pieces) for pieces in self._outputs], dim=-1)
         if self._layout.order is None:
             return rows
-        return torch.empty_like(rows).index_copy_(0, self._layout.order.to(rows.device), rows)
-
-    def _arranged(self, table: torch.Tensor) -> torch.Tensor:
-        """A table [P, …] by patches, its groups put into the layout's order."""
-        if self._layout.order is None:
-            return table
-        groups = table.unflatten(0, (-1, self._tower._merge**2))
-        return groups.index_select(0, self._layout.order.to(table.device)).flatten(0, 1)
+        return torch.empty_like(rows).index_copy_(0, self._tower.bring(self._layout.order), rows)
 
     def _embedded(self, rows: slice) -> torch.Tensor:
-        embedded = self._tower._embed(self._pixels[rows])
+        embedded = self._tower.embed(self._pixels.index_select(0, self._order[rows]))
         if not self._learned:
             return embedded
         indices, weights = (table[rows] for table in self._learned)
@@ -201,11 +209,11 @@ class _State:
         return attended.transpose(1, 2).reshape(run.length, -1)
 
 
-def project(block: Any, hidden: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Queries, keys and values [3, heads, n, D] of patches [n, H], queries and keys turned by `angles` (cos, sin)."""
+def project(block: Any, hidden: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """Queries, keys and values [3, heads, n, D] of patches [n, H]; queries and keys turned by `angles` (cos, sin)."""
     attention = block.attn
     qkv = attention.qkv(block.norm1(hidden)).unflatten(-1, (3, attention.num_heads, attention.head_dim))
-    cos, sin = (table[:, None, None].float() for table in angles)
+    cos, sin = angles[:, :, None, None]
     turned = qkv[:, :2].float()
     first, second = turned.chunk(2, dim=-1)
     turned = turned * cos + torch.cat((-second, first), dim=-1) * sin

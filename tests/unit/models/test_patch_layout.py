@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from backend.models.patch_layout import Pace, Run, find_runs, plan_slices
+from backend.models.patch_layout import Cost, Pace, Run, find_runs, plan_slices
 
 SEGMENTS = ([64, 64, 32, 64, 64, 32, 16, 16, 8], [360], [64, 64, 32, 64, 64, 32, 16, 16, 8])
 NUM_PATCHES = 360
@@ -14,7 +14,7 @@ NUM_PATCHES = 360
 
 @pytest.mark.parametrize("scale", [1e-7, 1e-5, 1e-4])
 def test_everything_is_done_once_and_in_order(scale: float) -> None:
-    pace = Pace(scale, 2 * scale, 3 * scale, scale, scale / 100)
+    pace = Pace(*(Cost(scale, factor * scale) for factor in (1, 2, 3, 1)), pair_s=scale / 100)
     slices = plan_slices(NUM_PATCHES, SEGMENTS, (0, 2), pace, slice_s=0.007)
     works = [work for some in slices for work in some]
     stages = [("embed", 0)]
@@ -27,6 +27,15 @@ def test_everything_is_done_once_and_in_order(scale: float) -> None:
         assert rows == list(range(NUM_PATCHES))
     assert all(sum(w.seconds for w in some) <= 0.007 or len(some) == 1 for some in slices)
     assert all(sum(w.seconds for w in (*a, b[0])) > 0.007 for a, b in pairwise(slices)), "no slice ends too early"
+
+
+def test_ranges_are_worth_their_call() -> None:
+    """Where bringing the weights alone takes longer than a slice, a call takes as many rows as cost as much again."""
+    dear = Cost(call_s=0.02, row_s=0.0005)
+    assert {len(rows) for rows in dear.split(400, slice_s=0.007)} == {40}
+    assert dear.of(40) == pytest.approx(0.04)
+    assert {len(rows) for rows in Cost(0.003, 0.0005).split(48, slice_s=0.007)} == {8}
+    assert Cost().split(400, slice_s=0.007) == [range(400)]
 
 
 def test_whole_segments_of_one_length_run_together_and_parts_alone() -> None:
