@@ -40,7 +40,6 @@ from tests.equivalence.test_mutants import FAULTS_IN_TENSORS, Fault
 from tests.equivalence.test_speculation import (  # noqa: F401  (as above)
     test_guessed_and_preempted,
     test_guessed_draws_are_the_same_draws,
-    test_guessed_equals_transformers,
 )
 from tests.weights import randomize
 
