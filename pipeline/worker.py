@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import NoReturn
 
 from camera_sources import cv
-from camera_sources.base import Source
+from camera_sources.base import Source, SourceError
 from pipeline.archive import Archive
 from pipeline.camera import Camera
 from pipeline.captioner import Captioner, OpenAICaptioner
@@ -24,6 +24,7 @@ from pipeline.events import CaptionJob, Event
 from pipeline.feed import CameraRemoved, Feed
 from pipeline.jsonl import JsonlWriter
 from pipeline.ledger import Ledger
+from pipeline.patient import PatientSource
 from pipeline.perception import Perception
 from pipeline.reporter import Reporter
 from pipeline.retry import at_once
@@ -45,7 +46,8 @@ class Pipeline:
     """Cameras in, captioned events out: to `store`, `jsonl` and `feed`. Lives on one event loop; starts once.
 
     `detector`, `captioner` and `open` replace the real parts by others that keep the same protocol; `ready` is awaited
-    before each caption (see `CaptionLane`). Cameras are added, replaced and removed while the others run on.
+    before each caption (see `CaptionLane`). Cameras are added, replaced and removed while the others run on. If
+    `patient`, a camera to begin with that cannot start is down and tried again, and keeps no other from starting.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Pipeline:
         captioner: Captioner | None = None,
         open: Callable[[CameraConfig], Source] = open_camera,
         ready: Callable[[], Awaitable[None]] = at_once,
+        patient: bool = False,
     ) -> None:
         ids = [camera.camera_id for camera in cameras]
         if len(set(ids)) < len(ids):
@@ -71,6 +74,7 @@ class Pipeline:
         self._captioner = captioner or OpenAICaptioner(config)
         self._open = open
         self._ready = ready
+        self._patient = patient
         self._ledger = Ledger(store=store, jsonl=jsonl, feed=feed, on_kept=self._event_kept)
         self._arrived = threading.Condition()
         self._stations = Stations()
@@ -93,8 +97,7 @@ class Pipeline:
             await asyncio.to_thread(cv.check)
             detector = self._detector or await asyncio.to_thread(self._load_detector)
             for config in self._camera_configs:
-                self._stations.put(station := self._station(config))
-                await station.open()
+                await self._open_first(config)
         except BaseException:
             await self.stop()
             raise
@@ -193,10 +196,22 @@ class Pipeline:
     def _load_detector(self) -> Detector:
         return YoloDetector(self._config.detector, min_confidence=LEAST_CONFIDENCE, cache_dir=self._config.cache_dir)
 
-    def _station(self, config: CameraConfig) -> Station:
+    async def _open_first(self, config: CameraConfig) -> None:
+        """One of the cameras to begin with; a patient pipeline tries those again that cannot start."""
+        try:
+            station = self._station(config, self._open(config))
+            self._stations.put(station)
+            await station.open()
+        except SourceError as error:
+            if not self._patient:
+                raise
+            source = PatientSource(lambda: self._open(config), config.camera_id, str(error))
+            self._stations.put(self._station(config, source))
+
+    def _station(self, config: CameraConfig, source: Source) -> Station:
         return Station(
             config,
-            self._open(config),
+            source,
             self._config,
             self._captioner,
             self._ledger,
@@ -207,7 +222,7 @@ class Pipeline:
         )
 
     async def _add(self, config: CameraConfig) -> None:
-        station = self._station(config)
+        station = self._station(config, self._open(config))
         try:
             await station.open()
         except BaseException:

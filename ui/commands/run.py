@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.config import RetentionConfig
+from camera_sources.base import SourceError
+from pipeline.config import CameraConfig, RetentionConfig
 from pipeline.supervisor import Child, Echo, Supervisor
 from pipeline.weights import find_weights
 from ui.commands.app_settings import AppSettings
@@ -100,7 +101,7 @@ def run(
     port = config.port or free_port(config.host)
     if base_url is None:
         require_free(config.host, port, "--port")
-    check_cameras(cameras)
+    _check(cameras, starts_anyway=written is not None)
     assets = ensure_assets(
         config.cache_dir.expanduser(),
         model=base_url is None and config.model == "demo",
@@ -134,6 +135,16 @@ def run(
     asyncio.run(until_signal(_keep(children, echo, page)))
     typer.echo("Stopped.")
     return 0
+
+
+def _check(cameras: tuple[CameraConfig, ...], *, starts_anyway: bool) -> None:
+    """Raise `SourceError` for a camera that cannot start, or say so if the others are to start all the same."""
+    try:
+        check_cameras(cameras)
+    except SourceError as error:
+        if not starts_anyway:
+            raise
+        typer.echo(f"watchword: {say(error)}. The cameras start all the same; this one is tried again.", err=True)
 
 
 def _tell_of_backend(settings: AppSettings) -> None:

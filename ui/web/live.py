@@ -53,6 +53,7 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
             store=store,
             feed=feed,
             ready=engine.until_answering,
+            patient=settings.config_path is not None,
         )
         await pipeline.start()
         stack.push_async_callback(pipeline.stop)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from camera_sources.base import Source, SourceError
+from camera_sources.base import Source, SourceError, SourceState
 from camera_sources.frame import Frame
 from pipeline.config import CameraConfig, Zone
 from pipeline.events import Box, EventStatus
@@ -102,6 +102,38 @@ async def test_a_camera_is_changed_in_its_place_or_stays_as_it_was() -> None:
         await run.until(lambda: num_events(run, "b2") >= 1)
     assert [item.camera_id for item in run.news if isinstance(item, CameraRemoved)] == ["b"]
     assert sorted(run.queued()) == sorted(event.event_id for event in run.ended())
+
+
+async def test_a_camera_that_cannot_start_yet_keeps_no_other_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.patient.TRY_AGAIN_S", 0.1)
+    is_there = False
+
+    def open_later(config: CameraConfig) -> Source:
+        if config.camera_id == "webcam" and not is_there:
+            raise SourceError("webcam 0: there is no /dev/video0")
+        return endless(config.camera_id)
+
+    async with following(
+        lambda feed: Pipeline(
+            CONFIG,
+            [CameraConfig("webcam", "0"), CameraConfig("a", "scripted")],
+            store=None,
+            feed=feed,
+            detector=RuleDetector(lambda _: [PERSON]),
+            captioner=ScriptedCaptioner(),
+            open=open_later,
+            patient=True,
+        )
+    ) as run:
+        await run.until(lambda: num_events(run, "a") >= 1)
+        webcam = run.pipeline.status().cameras[0]
+        assert (webcam.source.state, webcam.source.reason) == (
+            SourceState.DOWN,
+            "webcam 0: there is no /dev/video0",
+        )
+        is_there = True
+        await run.until(lambda: num_events(run, "webcam") >= 1)
+        assert run.pipeline.status().cameras[0].source.state is SourceState.LIVE
 
 
 async def test_a_detector_that_breaks_after_all_ended_and_another_came_is_noticed() -> None:
