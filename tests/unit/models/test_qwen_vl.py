@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
 from backend.errors import ModelLoadError, Rejected
@@ -215,3 +217,30 @@ def test_rotary_scalings_that_follow_the_batch_are_refused(
     path.write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match=f"rotary positions by '{rope_type}'"):
         load(str(tmp_path), device="cpu", dtype="auto")
+
+
+def test_a_checkpoint_as_the_hub_has_it(checkpoint: Checkpoints, adapter: Adapters, tmp_path: Path) -> None:
+    """Qwen2.5-VL was published with its text model's settings at the top and the older names of its weights."""
+    directory = checkpoint("qwen2_5_vl")
+    for file in directory.iterdir():
+        if file.name not in ("config.json", "model.safetensors"):
+            (tmp_path / file.name).symlink_to(file)
+    config = json.loads((directory / "config.json").read_text())
+    text = {k: v for k, v in config.pop("text_config").items() if k not in ("model_type", "rope_parameters", "dtype")}
+    rope = {"rope_theta": 10000.0, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
+    (tmp_path / "config.json").write_text(json.dumps(config | text | rope))
+    weights = load_file(directory / "model.safetensors")
+    renamed = {
+        name.replace("model.visual.", "visual.").replace("model.language_model.", "model."): weight
+        for name, weight in weights.items()
+    }
+    assert any(name.startswith("visual.blocks.0") for name in renamed)
+    assert any(name.startswith("model.layers.0") for name in renamed)
+    save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model, known = load(str(tmp_path), device="cpu", dtype="auto"), adapter("qwen2_5_vl")
+    assert replace(model.spec, eos_token_ids=known.spec.eos_token_ids) == known.spec
+    ids = torch.tensor([[3, 4]])
+    assert torch.equal(model.embed(ids), known.embed(ids))
+    assert torch.equal(*(m.text_parts().decoder.rotary_emb.inv_freq for m in (model, known)))
+    image = picture(1, 64, 40)
+    torch.testing.assert_close(run(model, image_of(model, image)), theirs(directory, image), atol=1e-5, rtol=1e-5)
