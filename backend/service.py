@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from backend.config import EngineConfig, listed
 from backend.conversation import SamplingDefaults
+from backend.dtype_choice import choose_dtype
 from backend.engine import Engine, StepRunner
 from backend.errors import ConfigError, EngineError, ModelLoadError
 from backend.hardware import probe
@@ -35,10 +36,8 @@ BLOCK_SIZE = 16
 ENCODER_CACHE_EMBEDS = 16384
 
 BUSY_ENCODER_SLICES = 2
-"""A slice takes at most about 7 ms on a CPU (`backend.models.sliced`): while somebody decodes, a step gets two."""
-
 IDLE_ENCODER_SLICES = 32
-"""While nobody waits for a token a step may be longer: what comes meanwhile waits a quarter of a second at most."""
+"""Slices of a step with and without decodes until one was timed; then policies give them time, not a number."""
 
 Say = Callable[[str], None]
 """Where progress goes: one line for a person."""
@@ -73,11 +72,15 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     from backend.models.registry import load
     from backend.runtime.kv_pool import bytes_per_block, spare_bytes
     from backend.runtime.native.choice import choose_text
+    from backend.runtime.native.encoder_choice import choose_encoder
     from backend.runtime.runner import build_runner
 
     device = probe(config.device).device
     say(f"Loading {config.model} …")
-    adapter = load(path, device=device, dtype=config.dtype)
+    dtype = config.dtype
+    if dtype == "auto" and device == "cpu":
+        dtype = choose_dtype(path, config.quantization, config.cache_dir, say)
+    adapter = load(path, device=device, dtype=dtype)
     tokenizer = _fast_tokenizer(adapter, config.model)
     hardware = probe(device)
     resolved = config.resolve(hardware, adapter.spec)
@@ -93,6 +96,7 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     )
     resolved = replace(resolved, max_model_len=limits.max_model_len)
     text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
+    choose_encoder(adapter, resolved.quantization, resolved.cache_dir, say)
     runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size, text=text)
     scheduler = Scheduler(limits, StallFree())
     say(f"Computing on {hardware.name} in {str(adapter.dtype).removeprefix('torch.')}; warming up …")

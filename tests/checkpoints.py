@@ -166,8 +166,11 @@ def build_fast_vlm(directory: Path) -> None:
     ).save_pretrained(directory)
 
 
-def build_smolvlm(directory: Path) -> None:
-    """SmolVLM with tiling: tiles of 32 x 32 pixels to 4 rows each, at most 3 x 3 of them and the overview."""
+def build_smolvlm(directory: Path, vision: dict[str, Any] | None = None) -> None:
+    """SmolVLM with tiling: tiles of 32 x 32 pixels to 4 rows each, at most 3 x 3 of them and the overview.
+
+    `vision` replaces facts of its tower.
+    """
     grid = tuple(f"<row_{row}_col_{col}>" for row in range(1, 4) for col in range(1, 4))
     extra = (IMAGE_TOKEN, "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *grid)
     tokenizer = build_tokenizer(extra)
@@ -179,6 +182,7 @@ def build_smolvlm(directory: Path) -> None:
             "num_attention_heads": 2,
             "image_size": 32,
             "patch_size": 8,
+            **(vision or {}),
         },
         text_config={**TEXT_SHAPE, "model_type": "llama", "vocab_size": len(tokenizer), "pad_token_id": 0},
         image_token_id=tokenizer.vocab[IMAGE_TOKEN],

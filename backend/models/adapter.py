@@ -65,6 +65,66 @@ class TextParts:
     logit_cap: float | None
 
 
+class Pacer(Protocol):
+    """Who pauses an encoder: a part of it says how long it will take, and the slice ends before if it gets too long."""
+
+    slice_s: float
+
+    def spend(self, seconds: float) -> None:
+        """Say that what comes next takes so long. May switch to whoever resumed the encoder, for a while."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BlockParts:
+    """One block of a SigLIP-shaped vision transformer as torch modules: pre-norms, attention over all, an MLP."""
+
+    norm1: Any
+    qkv: tuple[Any, Any, Any]
+    out: Any
+    norm2: Any
+    up: Any
+    down: Any
+    activation: str
+    num_heads: int
+    scaling: float
+
+
+class VisionBlocks(Protocol):
+    """The blocks of a tower, for an encoder that computes them in its own way."""
+
+    num_patches: int
+
+    @property
+    def pacer(self) -> Pacer:
+        """Who pauses the tower."""
+        ...
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def parts(self, index: int) -> BlockParts:
+        """The modules of block `index` as it was loaded."""
+        ...
+
+    def replace(self, index: int, block: Any) -> None:
+        """Have `block`, a module from hidden states [1, n, H] to the same, compute block `index`."""
+        ...
+
+    def restore(self, index: int) -> None:
+        """Have block `index` computed as it was loaded."""
+        ...
+
+    def settle(self) -> None:
+        """Count slices anew and let go of what was replaced; nothing can be changed after this."""
+        ...
+
+    def encode_probe(self, picture: Image.Image) -> torch.Tensor:
+        """Rows [m, H] of a picture's last tile, its overview, by the blocks as they are now, without a pause."""
+        ...
+
+
 class ModelAdapter(Protocol):
     """One loaded model behind the engine's own vocabulary. Created by `backend.models.registry.load`."""
 
@@ -72,6 +132,11 @@ class ModelAdapter(Protocol):
     tokenizer: PreTrainedTokenizerBase
     device: torch.device
     dtype: torch.dtype
+
+    @property
+    def vision_blocks(self) -> VisionBlocks | None:
+        """The blocks of its tower, where that is a vision transformer whose blocks may be exchanged."""
+        ...
 
     def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
         """Apply the chat template and the processor; images are RGB, in order of appearance.

@@ -36,17 +36,13 @@ mates, and a chunked prompt would differ from a whole one."""
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that exists and whose family is known; nothing but its config has been read.
-
-    `encoder_quantization` is what the linear layers of its vision tower are to compute in: "none" or "int8".
-    """
+    """A checkpoint that exists and whose family is known; nothing but its config has been read."""
 
     source: str
     config: PreTrainedConfig
     device: torch.device
     dtype: torch.dtype
     local_files_only: bool
-    encoder_quantization: str = "none"
 
     def load_part(self, loader: Callable[..., T], **options: Any) -> T:
         """`loader` (a `from_pretrained`) on this checkpoint. Raises `ModelLoadError` with the reason's first line."""

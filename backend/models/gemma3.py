@@ -14,6 +14,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from backend.models.hf_adapter import require_text_family
 from backend.models.sliced import SlicedTower
 from backend.models.tiled_vision import TiledVision
+from backend.models.vision_blocks import TowerBlocks
 from backend.models.vision_language import ProcessedImage
 from backend.models.vision_slices import ByStrips, slice_blocks
 
@@ -45,11 +46,13 @@ class Gemma3(TiledVision):
         scans = self._options["do_pan_and_scan"]
         max_tiles = 1 + self._options["pan_and_scan_max_num_crops"] if scans else 1
         num_embeds: int = processor.image_seq_length
+        vision: Any = model.get_encoder(modality="image")
+        tower = _tower_in_slices(model, vision)
         super().__init__(
             checkpoint,
             model,
             processor,
-            tower=_tower_in_slices(model, checkpoint.encoder_quantization),
+            tower=tower,
             max_embeds_per_image=max_tiles * num_embeds,
             min_embeds_per_image=num_embeds,
             max_image_side=0 if scans else max(dict(image_processor.size).values()),
@@ -58,6 +61,7 @@ class Gemma3(TiledVision):
             atomic=True,
         )
         self.spec = replace(self.spec, max_atomic_len=num_embeds)
+        self.vision_blocks = TowerBlocks(self, tower, vision)
         # The class without images caps its logits; this one does not, whatever its config says.
         self._logit_cap = None
 
@@ -78,11 +82,10 @@ class Gemma3(TiledVision):
         return self._image_features(pixel_values=tile).pooler_output[0]
 
 
-def _tower_in_slices(model: PreTrainedModel, mode: str) -> SlicedTower:
+def _tower_in_slices(model: PreTrainedModel, vision: Any) -> SlicedTower:
     """The tower's parts, replaced by ones that pause where they would take too long."""
-    vision: Any = model.get_encoder(modality="image")
     layers, embeddings = vision.encoder.layers, vision.embeddings
     tower = SlicedTower(list(layers))
-    slice_blocks(model, layers, tower, embeddings.num_patches, mode)
+    slice_blocks(model, layers, tower, embeddings.num_patches)
     embeddings.patch_embedding = ByStrips(embeddings.patch_embedding, tower, embeddings.image_size)
     return tower

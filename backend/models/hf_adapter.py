@@ -16,6 +16,7 @@ from backend.models.hf_attention import route_text_attention
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+    from backend.models.adapter import VisionBlocks
     from backend.models.checkpoint import Checkpoint
 
 
@@ -37,6 +38,8 @@ TEXT_FAMILIES = (
 
 class HfAdapter:
     """The text side of a `ModelAdapter`. `spec`, `tokenizer`, `device` and `dtype` as the protocol says."""
+
+    vision_blocks: VisionBlocks | None = None
 
     def __init__(
         self,

@@ -46,8 +46,8 @@ class PatchTower:
     `layout` gives the work on a picture of so many rows and columns of embeddings: pure, remembered.
     """
 
-    def __init__(self, visual: Any, mode: str) -> None:
-        """`visual` is HF's tower, whose linear layers are packed for `mode`, see `pack_linear`."""
+    def __init__(self, visual: Any) -> None:
+        """`visual` is HF's tower, whose linear layers are packed, see `pack_linear`."""
         self.visual = visual
         self.blocks: list[Any] = list(visual.blocks)
         self.merge: int = visual.spatial_merge_size
@@ -56,7 +56,7 @@ class PatchTower:
         self.device: torch.device = weight.device
         self.embed = _as_linear(visual.patch_embed.proj)
         for block in self.blocks:
-            _pack_block(block, mode)
+            _pack_block(block)
         with torch.inference_mode():
             self.set_pace(self._measure(weight[0].numel()))
 
@@ -233,15 +233,15 @@ def _as_linear(convolution: Any) -> torch.nn.Module:
     linear.weight = torch.nn.Parameter(weight, requires_grad=False)
     if convolution.bias is not None:
         linear.bias = torch.nn.Parameter(convolution.bias.detach(), requires_grad=False)
-    return pack_linear(linear, "none")
+    return pack_linear(linear)
 
 
-def _pack_block(block: Any, mode: str) -> None:
+def _pack_block(block: Any) -> None:
     for name in ("qkv", "proj"):
-        setattr(block.attn, name, pack_linear(getattr(block.attn, name), mode))
+        setattr(block.attn, name, pack_linear(getattr(block.attn, name)))
     mlp = block.mlp
     if hasattr(mlp, "gate_proj"):
         for name in ("gate_proj", "up_proj", "down_proj"):
-            setattr(mlp, name, pack_linear(getattr(mlp, name), mode))
+            setattr(mlp, name, pack_linear(getattr(mlp, name)))
     else:
-        block.mlp = pack_mlp(mlp.linear_fc1, mlp.act_fn, mlp.linear_fc2, mode)
+        block.mlp = pack_mlp(mlp.linear_fc1, mlp.act_fn, mlp.linear_fc2)

@@ -57,7 +57,7 @@ class QwenVl(VisionLanguageAdapter):
             max_image_side=math.isqrt(image_processor.size["longest_edge"]),
         )
         self.spec = replace(self.spec, num_position_rows=3)
-        self._tower = PatchTower(model.get_encoder(modality="image"), checkpoint.encoder_quantization)
+        self._tower = PatchTower(model.get_encoder(modality="image"))
         if self._tower.num_taps:
             # HF picks image tokens by a mask, which a GPU has to be waited for; our rows are there for every token.
             text: Any = self._text

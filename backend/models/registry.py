@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from backend.errors import ModelLoadError
 from backend.models.checkpoint import open_checkpoint
 from backend.models.hf_adapter import TEXT_FAMILIES
 
@@ -24,18 +22,12 @@ FAMILIES = {
 }
 
 
-def load(model: str, *, device: str, dtype: str, encoder_quantization: str = "none") -> ModelAdapter:
+def load(model: str, *, device: str, dtype: str) -> ModelAdapter:
     """Load an HF id or directory onto `device` ("cpu" or "cuda") in `dtype` ("auto": float32 on cpu, bfloat16 on cuda).
-
-    `encoder_quantization` "int8" lets a vision transformer on a CPU multiply in int8; convolutional towers, and any on
-    another device, stay as they are.
 
     Raises `ModelLoadError`, one line that names the model and what is wrong: no such directory or id, a family that is
     not supported (supported ones listed), missing weights, rotary scalings that depend on the batch.
     """
-    if encoder_quantization not in ("none", "int8"):
-        raise ModelLoadError(f"encoder quantization {encoder_quantization!r} is unknown; choose one of: none, int8")
-    opened = open_checkpoint(model, device=device, dtype=dtype, families=tuple(FAMILIES))
-    checkpoint = replace(opened, encoder_quantization=encoder_quantization)
+    checkpoint = open_checkpoint(model, device=device, dtype=dtype, families=tuple(FAMILIES))
     module, _, attribute = FAMILIES[checkpoint.config.model_type].partition(":")
     return getattr(import_module(module), attribute).load(checkpoint)

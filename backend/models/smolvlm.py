@@ -15,6 +15,7 @@ from backend.errors import ModelLoadError
 from backend.models.hf_adapter import require_text_family
 from backend.models.sliced import SlicedTower
 from backend.models.tiled_vision import TiledVision
+from backend.models.vision_blocks import TowerBlocks
 from backend.models.vision_language import ProcessedImage
 from backend.models.vision_slices import ByRows, ByStrips, measure_row_s, slice_blocks
 
@@ -32,15 +33,17 @@ class SmolVlm(TiledVision):
         self._processor = processor
         self._vision: Any = model.get_encoder(modality="image")
         self._connector: Any = model.model.connector  # type: ignore[union-attr]  # both families have it
+        tower = self._tower_in_slices(model)
         super().__init__(
             checkpoint,
             model,
             processor,
-            tower=self._tower_in_slices(model, checkpoint.encoder_quantization),
+            tower=tower,
             max_embeds_per_image=_max_tiles(checkpoint.source, processor.image_processor) * processor.image_seq_len,
             min_embeds_per_image=processor.image_seq_len,
             max_image_side=_max_side(processor.image_processor),
         )
+        self.vision_blocks = TowerBlocks(self, tower, self._vision)
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> SmolVlm:
@@ -67,11 +70,11 @@ class SmolVlm(TiledVision):
         encoded = self._vision.encoder(inputs_embeds=patches, attention_mask=None).last_hidden_state
         return self._connector(self._vision.post_layernorm(encoded))[0]
 
-    def _tower_in_slices(self, model: PreTrainedModel, mode: str) -> SlicedTower:
+    def _tower_in_slices(self, model: PreTrainedModel) -> SlicedTower:
         """The tower's parts, replaced by ones that pause where they would take too long."""
         layers, embeddings = self._vision.encoder.layers, self._vision.embeddings
         tower = SlicedTower(list(layers))
-        slice_blocks(model, layers, tower, embeddings.num_patches, mode)
+        slice_blocks(model, layers, tower, embeddings.num_patches)
         embeddings.patch_embedding = ByStrips(embeddings.patch_embedding, tower, embeddings.image_size)
         projection = self._connector.modality_projection
         sample = projection.proj.weight.new_zeros(1, self._processor.image_seq_len, projection.proj.in_features)

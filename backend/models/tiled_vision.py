@@ -11,6 +11,7 @@ import torch
 from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter
 
 if TYPE_CHECKING:
+    from PIL import Image
     from transformers import PreTrainedModel
 
     from backend.models.checkpoint import Checkpoint
@@ -55,6 +56,16 @@ class TiledVision(VisionLanguageAdapter):
             tile = self._to_device(tiles[index : index + 1])
             rows.append((yield from self._tower.run(lambda tile=tile: self.encode_tile(tile))))
         return torch.cat(rows)
+
+    def encode_probe(self, picture: Image.Image) -> torch.Tensor:
+        """Rows of the picture's last tile, in one go."""
+        tile = self._to_device(self.process(picture).pixels[-1:])
+        with torch.inference_mode():
+            return self.encode_tile(tile)
+
+    def recount_slices(self) -> None:
+        """Count the slices of a tile anew, after parts of the tower were exchanged; before any image is prepared."""
+        self._slices_per_tile = self._count_slices()
 
     def _count_slices(self) -> int:
         """Slices of one tile: all of a family's tiles are of one shape, and where a tower pauses follows from it."""

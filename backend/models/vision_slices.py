@@ -120,13 +120,10 @@ def sliced_attention(
     return attended, None
 
 
-def slice_blocks(
-    model: PreTrainedModel, layers: torch.nn.ModuleList, tower: SlicedTower, num_patches: int, mode: str
-) -> None:
+def slice_blocks(model: PreTrainedModel, layers: torch.nn.ModuleList, tower: SlicedTower, num_patches: int) -> None:
     """Let `tower` pause inside SigLIP-shaped `layers` of `model`: MLP, projections and attention over `num_patches`.
 
-    `mode` is what the linear layers compute in, see `pack_linear`. Raises `ModelLoadError` when transformers did not
-    take the attention (for a class not ready for it, it only warns).
+    Raises `ModelLoadError` when transformers did not take the attention (for a class not ready for it, it only warns).
     """
     AttentionInterface.register(ATTENTION_NAME, sliced_attention)
     model.set_attn_implementation({"vision_config": ATTENTION_NAME})
@@ -134,7 +131,7 @@ def slice_blocks(
     if first.self_attn.config._attn_implementation != ATTENTION_NAME:
         raise ModelLoadError(f"{type(model).__name__}: transformers cannot replace its vision tower's attention")
     for layer in layers:
-        _pack_block(layer, mode)
+        _pack_block(layer)
     weight = first.layer_norm1.weight
     sample = weight.new_zeros(1, min(num_patches, _SAMPLE_ROWS), len(weight))
     query_s = _query_s(first.self_attn, sample, num_patches)
@@ -147,11 +144,11 @@ def slice_blocks(
             setattr(block.self_attn, name, ByRows(getattr(block.self_attn, name), tower, projection_s))
 
 
-def _pack_block(block: Any, mode: str) -> None:
+def _pack_block(block: Any) -> None:
     for name in _PROJECTIONS:
-        setattr(block.self_attn, name, pack_linear(getattr(block.self_attn, name), mode))
+        setattr(block.self_attn, name, pack_linear(getattr(block.self_attn, name)))
     mlp = block.mlp
-    block.mlp = pack_mlp(mlp.fc1, mlp.activation_fn, mlp.fc2, mode)
+    block.mlp = pack_mlp(mlp.fc1, mlp.activation_fn, mlp.fc2)
 
 
 def measure_row_s(module: torch.nn.Module, rows: torch.Tensor) -> float:

@@ -123,7 +123,7 @@ class LatencyTarget:
         if not view.decodes and prompts and not prompts[0].is_background:
             # No first token of a chat waits longer for pictures than its next ones will.
             spare_s = min(spare_s, self.target_s)
-        slices = 0 if takes_turns else self._slices_within(view, spare_s)
+        slices = 0 if takes_turns else self.cost.slices.num_within(view.images, spare_s)
         return Plan(min(tokens, trusted, view.hard_num_tokens), slices, drafts)
 
     def _room_s(self, view: View) -> float:
@@ -149,20 +149,6 @@ class LatencyTarget:
         if not view.images:
             return 0.0
         return self.cost.slices.slice_s(view.images[0].image, view.images[0].first_slice) or 0.0
-
-    def _slices_within(self, view: View, room_s: float) -> int | None:
-        """How many slices end within `room_s`; at least one. None where no slice was ever timed."""
-        number = 0
-        for encode in view.images:
-            for index in range(encode.first_slice, encode.first_slice + encode.num_slices):
-                cost_s = self.cost.slices.slice_s(encode.image, index)
-                if cost_s is None:
-                    return None
-                room_s -= cost_s
-                if room_s < 0.0:
-                    return max(1, number)
-                number += 1
-        return max(1, number)
 
 
 def _needs(view: View, prompts: Iterable[Sequence]) -> Iterator[tuple[int, int]]:

@@ -10,11 +10,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from backend.errors import ConfigError
-from backend.sched.cost import CostModel
+from backend.sched.cost import CostModel, Work
 from backend.sched.latency_target import LatencyTarget
 from backend.sched.sequence import Sequence
 from backend.sched.view import Lane, View
 from backend.types import Step
+
+BUSY_ENCODER_S = 0.010
+"""Encoder time in a step beside decodes, where those take less."""
+
+IDLE_ENCODER_S = 0.2
+"""The same while nobody waits for a next token: what comes meanwhile waits so long at most."""
 
 _TOKENS_PER_STEP_UNSERVED = 16
 """How much shorter a prompt counts under split-fuse for each step that left it out."""
@@ -53,8 +59,19 @@ class FixedBudget:
         self.cost = cost or CostModel()
 
     def slices(self, view: View) -> int | None:
-        """The operator's number."""
-        return None
+        """As many as end in the time of the step's own decodes, but never less than 10 ms; in 0.2 s without decodes.
+
+        So running answers keep at least half of their pace, and a machine that is fast enough takes a whole picture in
+        one step. Until a slice was timed, and for an image that only now gets a place, the operator's limits decide.
+        """
+        if not view.images:
+            return None
+        decodes = view.decodes
+        room_s = IDLE_ENCODER_S
+        if decodes:
+            work = Work(len(decodes), len(decodes), sum(seq.total for seq in decodes))
+            room_s = max(BUSY_ENCODER_S, self.cost.coefficients.forward_s(work))
+        return self.cost.slices.num_within(view.images, room_s)
 
     def drafts(self, view: View) -> int:
         """What is left of the budget after every decode got its token; half of it where prompts want some."""

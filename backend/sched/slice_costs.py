@@ -46,6 +46,22 @@ class SliceCosts:
         """Seconds of all these slices; what is unknown counts nothing."""
         return sum(self.slice_s(image, index) or 0.0 for image, index in _slices(encodes))
 
+    def num_within(self, encodes: Iterable[EncodeSlice], room_s: float) -> int | None:
+        """How many of these slices, one after the other, end within `room_s`; at least one.
+
+        None where no slice was ever timed.
+        """
+        number = 0
+        for image, index in _slices(encodes):
+            cost_s = self.slice_s(image, index)
+            if cost_s is None:
+                return None
+            room_s -= cost_s
+            if room_s < 0.0:
+                break
+            number += 1
+        return max(1, number)
+
     def observe(self, encodes: Sequence[EncodeSlice], elapsed_s: float) -> None:
         """Learn that these slices took `elapsed_s` together. Each gets the share that it was expected to have.
 

@@ -47,6 +47,7 @@ class ScriptedAdapter:
         self.core = byte_tokenizer()
         self.tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(tokenizer_object=self.core, eos_token=EOS)
         self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.vision_blocks = None
         self.seen_images: list[Image.Image] = []
         self.spec = ModelSpec(
             family="scripted",

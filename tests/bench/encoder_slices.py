@@ -11,12 +11,14 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from PIL import Image
 
 from backend.models.adapter import ModelAdapter
 from backend.models.registry import load
+from backend.runtime.native.encoder_choice import choose_encoder
 from backend.types import ImageInput
 
 
@@ -34,7 +36,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    adapter = load(options.model, device=options.device, dtype="auto", encoder_quantization=options.quantization)
+    adapter = load(options.model, device=options.device, dtype="auto")
+    choose_encoder(adapter, options.quantization, Path("~/.cache/watchword").expanduser(), print)
     if options.whole_image:
         adapter._processor.image_processor.do_image_splitting = False  # type: ignore[attr-defined]
     pixels = (torch.rand(options.size, options.size, 3, generator=torch.Generator().manual_seed(1)) * 255).byte()

@@ -22,13 +22,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", type=int, default=512, help="pixels of the square picture's side")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--mode", default="none", choices=("none", "int8"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     config = Qwen2_5_VLVisionConfig(
         depth=2, hidden_size=1280, intermediate_size=3420, num_heads=16, fullatt_block_indexes=[1], out_hidden_size=2048
     )
-    tower = PatchTower(Qwen2_5_VisionTransformerPretrainedModel(config).eval(), options.mode)
+    tower = PatchTower(Qwen2_5_VisionTransformerPretrainedModel(config).eval())
     side = round(options.side / 28)
     layout = tower.layout((side, side))
     pixels = torch.randn(4 * side * side, 3 * 2 * 14 * 14)

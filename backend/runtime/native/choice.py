@@ -6,11 +6,8 @@ in at least 95 % of cases: `python -m tests.bench.quality` measures both.
 
 from __future__ import annotations
 
-import json
-import platform
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from backend.errors import ConfigError
+from backend.readings import RememberedReadings, processor_name
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.native.compiler import find_native_obstacle, kernel_cache
@@ -54,13 +52,12 @@ def choose_text(adapter: ModelAdapter, quantization: str, cache_dir: Path, say: 
         if quantization != "none":
             say(f"Text model: {TITLES[usable[0]]}; {reason}")
         return usable[0]
-    memory = kernel_cache(cache_dir) / "choices.json"
-    key = _key(adapter, usable)
-    times = _recall(memory, key)
+    memory, key = RememberedReadings(kernel_cache(cache_dir) / "choices.json"), _key(adapter, usable)
+    times = memory.recall(key)
     if times is None:
         say("Measuring how the text model runs best here; kernels are compiled once per machine (a minute) …")
         times = {name: _measure(adapter, name, say) for name in usable}
-        _remember(memory, key, times)
+        memory.remember(key, times)
     best = min(times, key=lambda name: _score(times[name]))
     shown = "; ".join(f"{TITLES[name]} {' / '.join(f'{ms:.1f}' for ms in taken)} ms" for name, taken in times.items())
     say(f"Text model: {TITLES[best]}, the fastest of {shown} (1 and 8 answers, a chunk of 64)")
@@ -105,28 +102,4 @@ def _best_of(adapter: ModelAdapter, text: TextBackend, rows: int) -> float:
 def _key(adapter: ModelAdapter, usable: list[str]) -> str:
     spec = adapter.spec
     shape = (spec.num_layers, spec.hidden_size, spec.num_kv_heads, spec.head_dim, spec.vocab_size)
-    return repr((_processor(), torch.get_num_threads(), torch.__version__, version("numba"), shape, usable))
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _recall(memory: Path, key: str) -> dict[str, list[float]] | None:
-    try:
-        return json.loads(memory.read_text(encoding="utf-8")).get(key)
-    except (OSError, ValueError):
-        return None
-
-
-def _remember(memory: Path, key: str, times: dict[str, list[float]]) -> None:
-    known: dict[str, dict[str, list[float]]] = {}
-    with suppress(OSError, ValueError):
-        known = json.loads(memory.read_text(encoding="utf-8"))
-    with suppress(OSError):
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        memory.write_text(json.dumps(known | {key: times}), encoding="utf-8")
+    return repr((processor_name(), torch.get_num_threads(), torch.__version__, version("numba"), shape, usable))

@@ -25,18 +25,23 @@ if TYPE_CHECKING:
 CACHE_DIR = "NUMBA_CACHE_DIR"
 FEATURES = "NUMBA_CPU_FEATURES"
 INT8_FEATURE = "avx512vnni"
-KERNELS = ("elementwise", "layers", "paged", "products", "shares", "tiles")
+KERNELS = ("elementwise", "layers", "paged", "products", "shares", "softmax", "tiles", "vision")
 """The modules that are compiled."""
 
 
 def find_native_obstacle(parts: TextParts, *, int8: bool) -> str | None:
     """Why this machine or this model cannot use the compiled loops, in a few words; None when they can."""
+    return find_kernel_obstacle(int8=int8) or find_obstacle(parts)
+
+
+def find_kernel_obstacle(*, int8: bool) -> str | None:
+    """Why this machine cannot use the compiled loops, in a few words; None when it can."""
     features = _features()
     if features is None:
         return "numba is not installed"
     if int8 and f"+{INT8_FEATURE}" not in features.split(","):
         return f"the processor has no {INT8_FEATURE}"
-    return find_obstacle(parts)
+    return None
 
 
 def make_native(parts: TextParts, pool: KvPool, *, int8: bool) -> TextBackend:
@@ -44,7 +49,7 @@ def make_native(parts: TextParts, pool: KvPool, *, int8: bool) -> TextBackend:
     obstacle = find_native_obstacle(parts, int8=int8)
     if obstacle is not None:
         raise ConfigError(f"the compiled text model cannot be used: {obstacle}")
-    _ready_numba()
+    ready_numba()
     from backend.runtime.native.decoder import NativeText
 
     return NativeText(parts, pool, int8=int8)
@@ -68,7 +73,7 @@ def kernel_cache(root: Path) -> Path:
     return root / "kernels" / digest.hexdigest()
 
 
-def _ready_numba() -> None:
+def ready_numba() -> None:
     """Settle numba's settings, unless the environment did, before anything is compiled."""
     features = _features()
     assert features is not None, "asked before"

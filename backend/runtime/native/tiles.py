@@ -58,17 +58,20 @@ def _address(builder: ir.IRBuilder, base: Any, *terms: tuple[Any, int]) -> Any:
     return base
 
 
-def _load(builder: ir.IRBuilder, address: Any, kind: Any) -> Any:
+def load(builder: ir.IRBuilder, address: Any, kind: Any) -> Any:
+    """What lies at an address."""
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=4)
 
 
-def _splat(builder: ir.IRBuilder, value: Any, kind: ir.VectorType) -> Any:
+def splat(builder: ir.IRBuilder, value: Any, kind: ir.VectorType) -> Any:
+    """A vector of one value."""
     undefined = ir.Constant(kind, ir.Undefined)
     first = builder.insert_element(undefined, value, I32(0))
     return builder.shuffle_vector(first, undefined, ir.Constant(I32S, [0] * LANES))
 
 
-def _external(module: ir.Module, name: str, kind: Any, arguments: Sequence[Any]) -> Any:
+def external(module: ir.Module, name: str, kind: Any, arguments: Sequence[Any]) -> Any:
+    """An LLVM function by name, declared once a module."""
     return module.globals.get(name) or ir.Function(module, ir.FunctionType(kind, arguments), name)
 
 
@@ -82,9 +85,9 @@ class _Tile:
         self.cells = [(row, vector) for row in self.rows for vector in range(VECTORS)]
         self.int8 = int8
         module = function.module
-        self.fma = _external(module, "llvm.fma.v16f32", F32S, [F32S] * 3)
+        self.fma = external(module, "llvm.fma.v16f32", F32S, [F32S] * 3)
         if int8:
-            self.dot = _external(module, "llvm.x86.avx512.vpdpbusd.512", I32S, [I32S, BYTES, BYTES])
+            self.dot = external(module, "llvm.x86.avx512.vpdpbusd.512", I32S, [I32S, BYTES, BYTES])
         self.sums = {cell: cgutils.alloca_once(self.b, F32S) for cell in self.cells}
         self.counts = {cell: cgutils.alloca_once(self.b, I32S) for cell in self.cells if int8}
 
@@ -113,28 +116,28 @@ class _Tile:
     def _begin(self) -> None:
         b = self.b
         for row, vector in self.cells:
-            bias = _load(b, _address(b, self.arg["bias"], (I64(1), 64 * vector)), F32S)
+            bias = load(b, _address(b, self.arg["bias"], (I64(1), 64 * vector)), F32S)
             b.store(bias, self.sums[row, vector])
         with b.if_then(b.icmp_signed("!=", self.arg["accumulate"], I64(0))):
             for cell in self.cells:
-                b.store(b.fadd(b.load(self.sums[cell]), _load(b, self._out(*cell), F32S)), self.sums[cell])
+                b.store(b.fadd(b.load(self.sums[cell]), load(b, self._out(*cell), F32S)), self.sums[cell])
 
     def _of_group(self, table: str, row: int, group: Any, kind: Any) -> Any:
-        return _load(self.b, _address(self.b, self.arg[table], (self.arg["groups_stride"], 4 * row), (group, 4)), kind)
+        return load(self.b, _address(self.b, self.arg[table], (self.arg["groups_stride"], 4 * row), (group, 4)), kind)
 
     def _begin_group(self, group: Any) -> None:
         """Weights are stored plus 128, to be unsigned; `row_offsets` takes 128 times the row's sum off again."""
         for row in self.rows:
-            offset = _splat(self.b, self._of_group("row_offsets", row, group, I32), I32S)
+            offset = splat(self.b, self._of_group("row_offsets", row, group, I32), I32S)
             for vector in range(VECTORS):
                 self.b.store(offset, self.counts[row, vector])
 
     def _step(self, weights: Any, rows: Any) -> None:
         b = self.b
         kind, scalar = (I32S, I32) if self.int8 else (F32S, F32)
-        columns = [_load(b, _address(b, weights, (I64(1), 64 * v)), kind) for v in range(VECTORS)]
+        columns = [load(b, _address(b, weights, (I64(1), 64 * v)), kind) for v in range(VECTORS)]
         for row in self.rows:
-            value = _splat(b, _load(b, _address(b, rows, (self.arg["rows_stride"], row)), scalar), kind)
+            value = splat(b, load(b, _address(b, rows, (self.arg["rows_stride"], row)), scalar), kind)
             for vector in range(VECTORS):
                 if self.int8:
                     cell = self.counts[row, vector]
@@ -147,11 +150,11 @@ class _Tile:
     def _end_group(self, group: Any) -> None:
         b = self.b
         scales = [
-            _load(b, _address(b, self.arg["weight_scales"], (group, 64 * VECTORS), (I64(1), 64 * v)), F32S)
+            load(b, _address(b, self.arg["weight_scales"], (group, 64 * VECTORS), (I64(1), 64 * v)), F32S)
             for v in range(VECTORS)
         ]
         for row in self.rows:
-            scale = _splat(b, self._of_group("row_scales", row, group, F32), F32S)
+            scale = splat(b, self._of_group("row_scales", row, group, F32), F32S)
             for vector in range(VECTORS):
                 cell = self.sums[row, vector]
                 count = b.sitofp(b.load(self.counts[row, vector]), F32S)
@@ -163,14 +166,14 @@ def _write_dots(function: ir.Function, num_heads: int) -> None:
     b = ir.IRBuilder(function.append_basic_block("entry"))
     query, query_stride, keys, keys_stride, num_keys, dim, scores, scores_stride = function.args
     module = function.module
-    fma = _external(module, "llvm.fma.v16f32", F32S, [F32S] * 3)
-    total = _external(module, "llvm.vector.reduce.fadd.v16f32", F32, [F32, F32S])
-    masked = _external(module, "llvm.masked.load.v16f32.p0", F32S, [F32S.as_pointer(), MASK, F32S])
+    fma = external(module, "llvm.fma.v16f32", F32S, [F32S] * 3)
+    total = external(module, "llvm.vector.reduce.fadd.v16f32", F32, [F32, F32S])
+    masked = external(module, "llvm.masked.load.v16f32.p0", F32S, [F32S.as_pointer(), MASK, F32S])
     zeros = ir.Constant(F32S, [0.0] * LANES)
     sums = [cgutils.alloca_once(b, F32S) for _ in range(num_heads)]
     rest = b.and_(dim, I64(LANES - 1))
     lanes = ir.Constant(I32S, list(range(LANES)))
-    inside = b.icmp_signed("<", lanes, _splat(b, b.trunc(rest, I32), I32S))
+    inside = b.icmp_signed("<", lanes, splat(b, b.trunc(rest, I32), I32S))
     whole_bytes = b.mul(b.lshr(dim, I64(4)), I64(64))
 
     def load_rest(address: Any) -> Any:
@@ -182,9 +185,9 @@ def _write_dots(function: ir.Function, num_heads: int) -> None:
         for cell in sums:
             b.store(zeros, cell)
         with cgutils.for_range(b, b.lshr(dim, I64(4))) as chunk:
-            part = _load(b, _address(b, here, (chunk.index, 64)), F32S)
+            part = load(b, _address(b, here, (chunk.index, 64)), F32S)
             for head, cell in enumerate(sums):
-                of_query = _load(b, _address(b, query, (query_stride, head), (chunk.index, 64)), F32S)
+                of_query = load(b, _address(b, query, (query_stride, head), (chunk.index, 64)), F32S)
                 b.store(b.call(fma, [part, of_query, b.load(cell)]), cell)
         with b.if_then(b.icmp_signed("!=", rest, I64(0))):
             part = load_rest(here)
@@ -197,7 +200,7 @@ def _write_dots(function: ir.Function, num_heads: int) -> None:
     b.ret_void()
 
 
-def _as_intrinsic(name: str, num_arguments: int, write: Callable[[ir.Function], None]) -> Callable[..., Any]:
+def as_intrinsic(name: str, num_arguments: int, write: Callable[[ir.Function], None]) -> Callable[..., Any]:
     """A numba intrinsic of 64-bit integers that calls what `write` writes: compiled once per module, never inlined."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[Any]) -> Any:
@@ -220,11 +223,11 @@ def _as_intrinsic(name: str, num_arguments: int, write: Callable[[ir.Function], 
 
 def _make_tile(num_rows: int, *, int8: bool) -> Callable[..., Any]:
     name = f"watchword_tile_{'int8' if int8 else 'f32'}_{num_rows}"
-    return _as_intrinsic(name, len(ARGUMENTS), lambda function: _Tile(function, num_rows, int8=int8).write())
+    return as_intrinsic(name, len(ARGUMENTS), lambda function: _Tile(function, num_rows, int8=int8).write())
 
 
 _dots_1, _dots_2, _dots_3, _dots_4 = (
-    _as_intrinsic(f"watchword_dots_{n}", 8, lambda function, n=n: _write_dots(function, n)) for n in (1, 2, 3, 4)
+    as_intrinsic(f"watchword_dots_{n}", 8, lambda function, n=n: _write_dots(function, n)) for n in (1, 2, 3, 4)
 )
 _f32_1, _f32_2, _f32_3, _f32_4, _f32_6, _f32_8, _f32_12 = (_make_tile(n, int8=False) for n in (1, 2, 3, 4, 6, 8, 12))
 _int8_1, _int8_2, _int8_3, _int8_4, _int8_6, _int8_8, _int8_12 = (

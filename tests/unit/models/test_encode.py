@@ -134,5 +134,5 @@ def test_an_image_without_a_grid_is_one_tile(adapter: Adapters) -> None:
         image = image_of(model, picture(6, 96, 64))
     finally:
         processor.do_image_splitting = splitting
-    assert (image.num_embeds, image.num_slices) == (4, 3)
+    assert (image.num_embeds, image.num_slices) == (4, model._slices_per_tile)
     assert run(model, image).shape == (4, 64)

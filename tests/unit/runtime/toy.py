@@ -39,6 +39,7 @@ class ToyAdapter:
     )
     device = torch.device("cpu")
     dtype = torch.float32
+    vision_blocks = None
     tokenizer = cast("PreTrainedTokenizerBase", None)
 
     def __init__(self) -> None:

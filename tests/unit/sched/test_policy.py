@@ -10,7 +10,10 @@ from backend.sched.cost import CostModel
 from backend.sched.policy import POLICIES, make_policy
 from backend.sched.sequence import SeqState, Sequence
 from backend.sched.view import Lane, View
-from tests.unit.sched.builders import BACKGROUND, World, booked, request, sequence
+from backend.types import EncodeSlice
+from tests.unit.sched.builders import BACKGROUND, World, booked, image, request, sequence
+from tests.unit.sched.test_cost import step_of
+from tests.unit.sched.test_latency_target import CAT, learned, view
 
 
 def running(request_id: str, arrival: int, **kind: object) -> Sequence:
@@ -112,3 +115,24 @@ def test_every_policy_learns_into_the_model_it_was_given(name: str) -> None:
         world.scheduler.policy.observe(step, 0.01)
     assert cost.num_observed > 0
     assert world.scheduler.policy.cost is cost
+
+
+def test_slices_take_the_time_of_the_steps_own_decodes() -> None:
+    """Slices of 8, 4 and 12 ms in turn beside 2 decodes of 12.7 ms together, beside 25 of 43, and beside none."""
+    pending = (EncodeSlice(CAT, 0, 6), EncodeSlice(image("dog", 64, num_slices=6), 0, 6))
+    for name in ("stall-free", "prefill-first", "split-fuse"):
+        policy = make_policy(name, learned())
+        assert [policy.slices(view(decodes, images=pending)) for decodes in (2, 25, 0)] == [2, 5, 12]
+
+
+def test_slices_fill_ten_milliseconds_beside_the_shortest_decode() -> None:
+    cost = CostModel()
+    for _ in range(50):
+        cost.observe(step_of([9]), 0.002)
+        cost.observe(step_of([9], (), EncodeSlice(CAT, 0, 6)), 0.002 + 6 * 0.0015)
+    assert make_policy("stall-free", cost).slices(view(1, images=(EncodeSlice(CAT, 0, 6),))) == 6
+
+
+def test_the_limits_decide_where_nothing_was_timed_or_no_image_has_a_place() -> None:
+    assert make_policy("stall-free").slices(view(2, images=(EncodeSlice(CAT, 0, 6),))) is None
+    assert make_policy("stall-free", learned()).slices(view(2)) is None
