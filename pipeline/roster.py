@@ -25,6 +25,10 @@ NOT_BY_HTTP = ("password_env", "password_file")
 """They would let whoever may change a camera send this machine's files and environment to a host of their own."""
 
 
+TOLD_ONLY = ("has_password", "status", "is_saved")
+"""What the API tells of a camera beside its settings, and takes back without a word."""
+
+
 class UnknownCamera(Exception):
     """No camera has that name. One line."""
 
@@ -155,7 +159,8 @@ def public(camera: CameraSettings) -> dict[str, Any]:
 
 
 def _with_secrets(values: dict[str, Any], old: CameraSettings | None) -> dict[str, Any]:
-    values.pop("has_password", None)
+    for name in TOLD_ONLY:
+        values.pop(name, None)
     for name in NOT_BY_HTTP:
         if values.pop(name, None) is not None:
             raise SettingsError([Fault((name,), "can be set in the file only; give password here")])
