@@ -74,13 +74,13 @@ def _offer_core(context: Any) -> Any:
 @compiled
 def take(tally):  # noqa: ANN001, ANN201
     """The next task of the phase; those at or beyond its number of tasks do not exist."""
-    return _add(tally, 1)
+    return _add(tally, 1)  # type: ignore[call-arg]
 
 
 @compiled
 def take_next(tally):  # noqa: ANN001, ANN201
     """Finish the task taken before, and take the next one."""
-    _add(tally + FINISHED, 1)
+    _add(tally + FINISHED, 1)  # type: ignore[call-arg]
     return _add(tally, 1)
 
 
@@ -88,7 +88,7 @@ def take_next(tally):  # noqa: ANN001, ANN201
 def settle(tally, num_tasks):  # noqa: ANN001, ANN201
     """Wait until all tasks of the phase are finished."""
     looks = 0
-    while _read(tally + FINISHED) < num_tasks:
+    while _read(tally + FINISHED) < num_tasks:  # type: ignore[call-arg]
         looks += 1
         if looks < PATIENCE:
             _pause()
