@@ -20,17 +20,13 @@ class PatientSource:
 
     def __init__(self, open: Callable[[], Source], camera_id: str, reason: str) -> None:
         self.camera_id = camera_id
+        self.is_live = True  # until there is one that knows
         self._open = open
         self._reason = reason
         self._inner: Source | None = None
         self._num_tries = 1
         self._stop = threading.Event()
         self._t_next = time.monotonic() + TRY_AGAIN_S
-
-    @property
-    def is_live(self) -> bool:
-        """As the source is; until there is one it counts as a camera."""
-        return self._inner is None or self._inner.is_live
 
     def start(self) -> None:
         """See `Source.start`; never raises."""
@@ -71,6 +67,7 @@ class PatientSource:
             if inner is not None:
                 inner.stop()
             return
+        self.is_live = inner.is_live
         self._inner = inner
         if self._stop.is_set():  # meanwhile
             inner.stop()

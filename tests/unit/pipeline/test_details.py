@@ -55,6 +55,7 @@ def test_what_is_not_what_was_asked_for_has_no_details(raw: str) -> None:
 async def caption_of(script: list[Step], caplog: pytest.LogCaptureFixture) -> tuple[ScriptedServer, Told, list[object]]:
     """Two captions in a row."""
     captions: list[object] = []
+    told = Told()
     with caplog.at_level(logging.WARNING):
         async with ScriptedServer(script) as server, asking(server.url) as captioner:
             for _ in range(2):
