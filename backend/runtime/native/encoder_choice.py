@@ -176,6 +176,6 @@ def _describe(readings: Readings, quantization: str, num_blocks: int) -> str:
     float_ms, int8_ms, error, num_kept = (readings[name][0] for name in ("float32", "int8", "error", "kept"))
     measured = f"float32 {float_ms:.0f} ms a tile, int8 {int8_ms:.0f}; its embeddings are off by {error:.1%}"
     if not _is_chosen(readings, quantization):
-        return f"float32 ({measured}, {MAX_ERROR:.0%} are allowed)"
+        return f"float32 ({measured}, {MAX_ERROR:.1%} are allowed)"
     kept = f"; {2 * num_kept:.0f} of {num_blocks} blocks stay float32" if num_kept else ""
-    return f"int8 ({measured}, {MAX_ERROR:.0%} are allowed{kept})"
+    return f"int8 ({measured}, {MAX_ERROR:.1%} are allowed{kept})"
