@@ -22,6 +22,7 @@ from backend.image_fetch import ImageFetcher
 from backend.image_input import EncodedImage, open_image, open_payload
 from backend.models.adapter import ModelAdapter
 from backend.models.chat_template import texts_of
+from backend.raw_text import decode_ids, encode_text, raw_prompt, token_strings
 from backend.structured import GrammarCompiler, Vocabulary
 from backend.types import Grammar, Prepared, Request, RequestClass, SamplingParams
 
@@ -103,6 +104,31 @@ class RequestBuilder:
                 raise Cancelled("the server is stopping") from None
             raise
 
+    async def build_raw(
+        self, text: str | Sequence[int], wish: SamplingWish, request_class: RequestClass, *, id_prefix: str, param: str
+    ) -> Request:
+        """A Request for a text as it is, or for token ids; refuses and is cancelled as `build` is."""
+        token_ids = await self.encode(text, param=param) if isinstance(text, str) else text
+        prompt = raw_prompt(self._adapter, token_ids, param=param)
+        sampling = self._sampling(prompt, wish, param)
+        return Request(f"{id_prefix}{uuid.uuid4().hex}", prompt, sampling, request_class)
+
+    async def encode(self, text: str, *, param: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Token ids of a text as it is; raises Rejected for one that cannot fit the context."""
+        self._refuse_long(len(text), param)
+        return await self._run(
+            len(text) > LIGHT_CHARS,
+            lambda: encode_text(self._adapter, text, add_special_tokens=add_special_tokens),
+        )
+
+    async def decode(self, token_ids: Sequence[int], *, param: str) -> str:
+        """The text of token ids."""
+        return await self._run(False, lambda: decode_ids(self._adapter, token_ids, param=param))
+
+    async def spell(self, token_ids: Sequence[int]) -> list[str]:
+        """Each of these tokens as the vocabulary spells it."""
+        return await self._run(False, lambda: token_strings(self._adapter, token_ids))
+
     def close(self) -> None:
         """End the threads; preparations that have not begun are dropped."""
         self._closed = True
@@ -122,12 +148,14 @@ class RequestBuilder:
                 param=conversation.param,
                 code="context_length_exceeded",
             )
-        num_chars = sum(len(text) for text in texts_of(conversation.messages))
+        self._refuse_long(sum(len(text) for text in texts_of(conversation.messages)), conversation.param)
+
+    def _refuse_long(self, num_chars: int, param: str) -> None:
         if num_chars > self._max_chars:
             raise Rejected(
-                f"the context is {limit} tokens long, and the {num_chars} characters of the messages cannot fit: "
-                f"{self._max_chars} are the most it could hold; shorten them",
-                param=conversation.param,
+                f"the context is {self._max_model_len} tokens long, and the {num_chars} characters of the {param} "
+                f"cannot fit: {self._max_chars} are the most it could hold; shorten them",
+                param=param,
                 code="context_length_exceeded",
             )
 
@@ -174,14 +202,14 @@ class RequestBuilder:
         num_prompt, limit, defaults = len(prompt.token_ids), self._max_model_len, self._defaults
         if num_prompt >= limit:
             raise Rejected(
-                f"the context is {limit} tokens long, and the messages alone have {num_prompt}: shorten them",
+                f"the context is {limit} tokens long, and the {param} alone has {num_prompt}: shorten them",
                 param=param,
                 code="context_length_exceeded",
             )
         if wish.max_tokens is not None and num_prompt + wish.max_tokens > limit:
             raise Rejected(
                 f"the context is {limit} tokens long, and {num_prompt + wish.max_tokens} were asked for "
-                f"({num_prompt} in the messages, {wish.max_tokens} in the answer): shorten either",
+                f"({num_prompt} in the {param}, {wish.max_tokens} in the answer): shorten either",
                 param=param,
                 code="context_length_exceeded",
             )

@@ -22,9 +22,11 @@ from backend.config import STEP_POLICIES, listed
 from backend.engine import EngineState
 from backend.errors import EngineError, Rejected
 from backend.server.chat import create_chat_completion
+from backend.server.completions import create_completion
 from backend.server.errors import ApiError, error_response, gone_response
 from backend.server.intake import check_model, read_body
 from backend.server.responses import create_response
+from backend.server.tokens import detokenize, tokenize
 from backend.service import Service
 
 MAX_STEPS = 2048
@@ -72,6 +74,18 @@ def _add_openai_routes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/responses")
     async def responses(request: Request) -> Response:
         return await create_response(request, service)
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        return await create_completion(request, service)
+
+    @app.post("/tokenize")
+    async def tokens_of(request: Request) -> Response:
+        return await tokenize(request, service)
+
+    @app.post("/detokenize")
+    async def text_of(request: Request) -> Response:
+        return await detokenize(request, service)
 
 
 def _add_engine_routes(app: FastAPI, service: Service) -> None:

@@ -6,6 +6,7 @@ them: every path out of here closes the reply, which cancels it in the engine un
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -28,7 +29,7 @@ async def create_chat_completion(http: Request, service: Service) -> Response:
     """Answer one request, streamed or whole."""
     chat = parse_chat_request(await read_body(http, service.config.max_request_bytes))
     check_model(service, chat.model)
-    building = service.builder.build(conversation_of(chat), wish_of(chat), class_of(http))
+    building = service.builder.build(conversation_of(chat.messages), wish_of(chat), class_of(http))
     request = await before_disconnect(http, building)
     if request is None:
         return Response(status_code=CLIENT_GONE)
@@ -63,11 +64,11 @@ def wish_of(chat: ChatRequest) -> SamplingWish:
     )
 
 
-def conversation_of(chat: ChatRequest) -> Conversation:
+def conversation_of(said: Sequence[ChatMessage]) -> Conversation:
     """Messages in HF's format, images apart."""
     messages: list[dict[str, Any]] = []
     images: list[ImagePart] = []
-    for i, message in enumerate(chat.messages):
+    for i, message in enumerate(said):
         role = "system" if message.role == "developer" else message.role
         messages.append({"role": role, "content": _content(message, f"messages[{i}].content", images)})
     return Conversation(messages, images)

@@ -5,6 +5,7 @@ Replies are built elsewhere, from `openai.types`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -112,8 +113,13 @@ def parse_chat_request(body: bytes) -> ChatRequest:
     """Read a request body; raises Rejected, naming the field but never its contents."""
     request = parse_body(ChatRequest, body)
     check_extra(request, _UNSUPPORTED, "", labels=_LABELS)
-    for i, message in enumerate(request.messages):
-        check_extra(message, _UNSUPPORTED_IN_MESSAGE, f"messages[{i}].", labels=_LABELS)
+    check_messages(request.messages)
     if request.stream_options is not None and not request.stream:
         raise Rejected("stream_options is only allowed with stream: true", param="stream_options")
     return request
+
+
+def check_messages(messages: Sequence[ChatMessage]) -> None:
+    """Refuse, by name, known fields of a message that we do not support."""
+    for i, message in enumerate(messages):
+        check_extra(message, _UNSUPPORTED_IN_MESSAGE, f"messages[{i}].", labels=_LABELS)

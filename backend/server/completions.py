@@ -1,0 +1,67 @@
+"""`POST /v1/completions`: prompts as they are, without a chat template, by the rules of `backend.server.chat`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from backend.conversation import SamplingWish
+from backend.server.completion_reply import CompletionReply
+from backend.server.completions_protocol import CompletionRequest, parse_completion_request, prompts_of
+from backend.server.errors import CLIENT_GONE
+from backend.server.event_stream import EventStream
+from backend.server.intake import before_disconnect, check_model, class_of, done, read_body, stops_of
+from backend.service import Service
+from backend.text import Answer
+from backend.types import Request, RequestClass
+
+DEFAULT_MAX_TOKENS = 16
+"""The OpenAI API's own, for this endpoint alone."""
+
+
+async def create_completion(http: HttpRequest, service: Service) -> Response:
+    """Answer one request, streamed or whole."""
+    asked = parse_completion_request(await read_body(http, service.config.max_request_bytes))
+    check_model(service, asked.model)
+    requests = await before_disconnect(http, _build(asked, service, class_of(http)))
+    if requests is None:
+        return Response(status_code=CLIENT_GONE)
+    reply = CompletionReply(service.model_name)
+    try:
+        for request in requests:
+            reply.add(Answer(service.engine, request, service.tokenizer))
+        if asked.stream:
+            if await before_disconnect(http, done(reply.admitted())):
+                include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
+                return EventStream(reply.events(include_usage=include_usage), reply.close)
+        elif await before_disconnect(http, done(reply.collect())):
+            reply.close()
+            return Response(reply.whole(), media_type="application/json")
+    except BaseException as error:
+        reply.close(type(error).__name__)
+        raise
+    reply.close("client gone")
+    return Response(status_code=CLIENT_GONE)
+
+
+async def _build(asked: CompletionRequest, service: Service, request_class: RequestClass) -> list[Request]:
+    wish, build = wish_of(asked), service.builder.build_raw
+    building = (
+        build(prompt, wish, request_class, id_prefix="cmpl-", param=param) for param, prompt in prompts_of(asked)
+    )
+    return await asyncio.gather(*building)
+
+
+def wish_of(asked: CompletionRequest) -> SamplingWish:
+    """The request's sampling fields."""
+    return SamplingWish(
+        max_tokens=asked.max_tokens or DEFAULT_MAX_TOKENS,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=None if asked.top_k is None else max(0, asked.top_k),
+        seed=asked.seed,
+        stop=stops_of(asked.stop),
+        ignore_eos=bool(asked.ignore_eos),
+    )
