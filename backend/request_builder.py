@@ -79,10 +79,7 @@ class RequestBuilder:
 
         Whoever cancels it cancels the work: what has not begun never does, and what has ends before its next image.
         """
-        self._refuse_wish(wish)
-        grammar = await self._grammars.compile(wish.constraint) if wish.constraint else None
-        if wish.num_logprobs is not None:
-            await self._grammars.load()
+        grammar = await self._grammar(wish)
         prompt = await self.prepare(conversation)
         sampling = self._sampling(prompt, wish, grammar, conversation.param)
         return Request(f"{id_prefix}{uuid.uuid4().hex}", prompt, sampling, request_class)
@@ -108,9 +105,10 @@ class RequestBuilder:
         self, text: str | Sequence[int], wish: SamplingWish, request_class: RequestClass, *, id_prefix: str, param: str
     ) -> Request:
         """A Request for a text as it is, or for token ids; refuses and is cancelled as `build` is."""
+        grammar = await self._grammar(wish)
         token_ids = await self.encode(text, param=param) if isinstance(text, str) else text
         prompt = raw_prompt(self._adapter, token_ids, param=param)
-        sampling = self._sampling(prompt, wish, param)
+        sampling = self._sampling(prompt, wish, grammar, param)
         return Request(f"{id_prefix}{uuid.uuid4().hex}", prompt, sampling, request_class)
 
     async def encode(self, text: str, *, param: str, add_special_tokens: bool = True) -> tuple[int, ...]:
@@ -135,6 +133,13 @@ class RequestBuilder:
         for threads in (self._light, self._heavy):
             threads.shutdown(wait=False, cancel_futures=True)
         self._grammars.close()
+
+    async def _grammar(self, wish: SamplingWish) -> Grammar | None:
+        """What the answer must obey, compiled; refuses what no answer could be."""
+        self._refuse_wish(wish)
+        if wish.num_logprobs is not None:
+            await self._grammars.load()
+        return await self._grammars.compile(wish.constraint) if wish.constraint else None
 
     def _refuse_impossible(self, conversation: Conversation) -> None:
         """Refuse by counting alone what cannot fit the context, whatever its text and images are."""

@@ -7,12 +7,13 @@ import asyncio
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from backend.conversation import SamplingWish
+from backend.choices import requests_for
 from backend.server.completion_reply import CompletionReply
 from backend.server.completions_protocol import CompletionRequest, parse_completion_request, prompts_of
 from backend.server.errors import CLIENT_GONE
 from backend.server.event_stream import EventStream
-from backend.server.intake import before_disconnect, check_model, class_of, done, read_body, stops_of
+from backend.server.intake import before_disconnect, check_model, class_of, done, read_body
+from backend.server.sampling import wish_of
 from backend.service import Service
 from backend.text import Answer
 from backend.types import Request, RequestClass
@@ -47,21 +48,10 @@ async def create_completion(http: HttpRequest, service: Service) -> Response:
 
 
 async def _build(asked: CompletionRequest, service: Service, request_class: RequestClass) -> list[Request]:
-    wish, build = wish_of(asked), service.builder.build_raw
+    build = service.builder.build_raw
+    wish = wish_of(asked, max_tokens=asked.max_tokens or DEFAULT_MAX_TOKENS)
     building = (
         build(prompt, wish, request_class, id_prefix="cmpl-", param=param) for param, prompt in prompts_of(asked)
     )
-    return await asyncio.gather(*building)
-
-
-def wish_of(asked: CompletionRequest) -> SamplingWish:
-    """The request's sampling fields."""
-    return SamplingWish(
-        max_tokens=asked.max_tokens or DEFAULT_MAX_TOKENS,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=None if asked.top_k is None else max(0, asked.top_k),
-        seed=asked.seed,
-        stop=stops_of(asked.stop),
-        ignore_eos=bool(asked.ignore_eos),
-    )
+    first = await asyncio.gather(*building)
+    return [request for one in first for request in requests_for(one, asked.n or 1)]

@@ -9,17 +9,14 @@ from pydantic import Field
 from backend.errors import Rejected
 from backend.server.fields import Body, check_extra, parse_body
 from backend.server.protocol import ChatMessage, StreamOptions, check_messages
+from backend.server.sampling import SamplingFields
 
 MAX_PROMPTS = 128
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "echo": (None, False),
-    "frequency_penalty": (None, 0),
-    "logit_bias": (None, {}),
     "logprobs": (None,),
-    "n": (None, 1),
-    "presence_penalty": (None, 0),
     "prompt_logprobs": (None,),
     "suffix": (None, ""),
 }
@@ -37,7 +34,7 @@ _UNSUPPORTED_TO_TOKENIZE: dict[str, tuple[Any, ...]] = {
 }
 
 
-class CompletionRequest(Body):
+class CompletionRequest(SamplingFields):
     """Body of `POST /v1/completions`: one prompt or several, as text or as token ids."""
 
     model: str
@@ -49,13 +46,6 @@ class CompletionRequest(Body):
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: str | list[str] | None = None
-    ignore_eos: bool | None = None
 
 
 class TokenizeRequest(Body):

@@ -28,7 +28,6 @@ from openai.types.responses import (
 from openai.types.responses.response import IncompleteDetails
 from openai.types.responses.response_error import ResponseError
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
-from openai.types.shared import ResponseFormatText
 from pydantic import BaseModel
 
 from backend.server.errors import describe
@@ -62,7 +61,7 @@ class ResponseReply:
 
     def whole(self) -> bytes:
         """The body of a reply that is not streamed."""
-        return self._response(self._end_status()).model_dump_json(exclude_unset=True).encode()
+        return self._response(self._end_status()).model_dump_json(exclude_unset=True, by_alias=True).encode()
 
     async def events(self) -> AsyncIterator[bytes]:
         """The stream's events, numbered. After an error come an error event and the failed response, and no more."""
@@ -121,7 +120,11 @@ class ResponseReply:
     def _event(self, kind: type[BaseModel], name: str, **fields: Any) -> bytes:
         event = kind(type=name, sequence_number=self._num_events, **fields)
         self._num_events += 1
-        return f"event: {name}\ndata: ".encode() + event.model_dump_json(exclude_unset=True).encode() + b"\n\n"
+        return (
+            f"event: {name}\ndata: ".encode()
+            + event.model_dump_json(exclude_unset=True, by_alias=True).encode()
+            + b"\n\n"
+        )
 
     def _end_status(self) -> Any:
         return "incomplete" if self.answer.finish_reason is FinishReason.LENGTH else "completed"
@@ -156,13 +159,18 @@ class ResponseReply:
             previous_response_id=None,
             **_UNDECLARED,
             temperature=sampling.temperature,
-            text=ResponseTextConfig(format=ResponseFormatText(type="text")),
+            text=self._form(),
             tool_choice="auto",
             tools=[],
             top_p=sampling.top_p,
             truncation="disabled",
             usage=self._usage() if has_ended else None,
         )
+
+    def _form(self) -> ResponseTextConfig:
+        form = self._asked.text.format if self._asked.text else None
+        said = form.model_dump(by_alias=True, exclude_unset=True) if form else {"type": "text"}
+        return ResponseTextConfig.model_validate({"format": said})
 
     def _usage(self) -> ResponseUsage:
         num_prompt, num_answer = len(self.answer.request.prompt.token_ids), self.answer.num_tokens

@@ -11,7 +11,7 @@ from backend.conversation import Conversation, ImagePart, SamplingWish
 from backend.errors import Rejected
 from backend.server.errors import CLIENT_GONE
 from backend.server.event_stream import EventStream
-from backend.server.intake import before_disconnect, check_model, class_of, done, read_body, stops_of
+from backend.server.intake import before_disconnect, check_model, class_of, done, read_body
 from backend.server.response_reply import ResponseReply
 from backend.server.responses_protocol import (
     InputImage,
@@ -20,6 +20,7 @@ from backend.server.responses_protocol import (
     ResponsesRequest,
     parse_responses_request,
 )
+from backend.server.sampling import wish_of
 from backend.service import Service
 from backend.text import Answer
 
@@ -30,7 +31,7 @@ async def create_response(http: Request, service: Service) -> Response:
     """Answer one request, streamed or whole."""
     asked = parse_responses_request(await read_body(http, service.config.max_request_bytes))
     check_model(service, asked.model)
-    building = service.builder.build(conversation_of(asked), wish_of(asked), class_of(http), id_prefix=ID_PREFIX)
+    building = service.builder.build(conversation_of(asked), _wish_of(asked), class_of(http), id_prefix=ID_PREFIX)
     request = await before_disconnect(http, building)
     if request is None:
         return Response(status_code=CLIENT_GONE)
@@ -49,17 +50,9 @@ async def create_response(http: Request, service: Service) -> Response:
     return Response(status_code=CLIENT_GONE)
 
 
-def wish_of(asked: ResponsesRequest) -> SamplingWish:
-    """The request's sampling fields."""
-    return SamplingWish(
-        max_tokens=asked.max_output_tokens,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=None if asked.top_k is None else max(0, asked.top_k),
-        seed=asked.seed,
-        stop=stops_of(asked.stop),
-        ignore_eos=bool(asked.ignore_eos),
-    )
+def _wish_of(asked: ResponsesRequest) -> SamplingWish:
+    form = asked.text.format if asked.text else None
+    return wish_of(asked, max_tokens=asked.max_output_tokens, constraint=form.constraint() if form else None)
 
 
 def conversation_of(asked: ResponsesRequest) -> Conversation:

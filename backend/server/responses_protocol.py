@@ -10,8 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from backend.conversation import Constraint
 from backend.errors import Rejected
 from backend.server.fields import Body, check_extra, parse_body
+from backend.server.sampling import DrawFields
+from backend.server.structured import schema_constraint
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "access_programs": (None,),
@@ -92,9 +95,24 @@ class InputMessage(Body):
 
 
 class TextFormat(Body):
-    """The shape of the answer's text."""
+    """The form of the answer: any text, any JSON object, or JSON that `schema` describes, `strict` or not."""
 
-    type: Literal["text"]
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+    def constraint(self) -> Constraint | None:
+        """What it demands; None for text. Raises Rejected, naming the field, for what is missing."""
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return schema_constraint({"type": "object"}, "text.format")
+        for name, value in (("name", self.name), ("schema", self.schema_)):
+            if value is None:
+                raise Rejected(f"text.format.{name} is missing", param=f"text.format.{name}", code="invalid_value")
+        return schema_constraint(self.schema_ or {}, "text.format.schema")
 
 
 class TextConfig(Body):
@@ -115,8 +133,8 @@ def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class ResponsesRequest(Body):
-    """Body of `POST /v1/responses`. `top_k`, `seed`, `stop` and `ignore_eos` are additions to the OpenAI API."""
+class ResponsesRequest(DrawFields):
+    """Body of `POST /v1/responses`. Beyond the OpenAI API it takes what says how tokens are drawn, as a chat does."""
 
     model: str
     input: Annotated[
@@ -128,12 +146,6 @@ class ResponsesRequest(Body):
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: str | list[str] | None = None
-    ignore_eos: bool | None = None
     text: TextConfig | None = None
     include: list[Literal["reasoning.encrypted_content"]] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None

@@ -65,6 +65,11 @@ def test_several_prompts_are_choices_in_order(scripted: Start, stream: bool) -> 
     assert (usage.prompt_tokens, usage.completion_tokens) == (6, 9)
 
 
+def test_n_choices_of_each_prompt(scripted: Start) -> None:
+    reply = scripted("Hey").live.openai().completions.create(model="scripted", prompt=["a", "b"], n=2)
+    assert [(choice.index, choice.text) for choice in reply.choices] == [(i, "Hey") for i in range(4)]
+
+
 def test_token_ids_are_prompts_too(scripted: Start) -> None:
     rig = scripted("Hey")
     client = rig.live.openai()

@@ -186,6 +186,9 @@ def test_sampling_fields_reach_the_engine_and_come_back(scripted: Start) -> None
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"include": ["file_search_call.results"]}, "include[0]"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": 3}, "temperature"),
         ({"stop": [""]}, "stop"),
@@ -311,3 +314,18 @@ def test_a_real_model_answers_alike_streamed_and_whole(vision: Live) -> None:
     events = client.responses.create(**question, stream=True)
     assert "".join(e.delta for e in events if isinstance(e, ResponseTextDeltaEvent)) == whole.output_text
     assert whole.output_text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_form_of_an_answer_is_kept(llama: Live, stream: bool) -> None:
+    schema = {"type": "object", "properties": {"people": {"type": "integer", "maximum": 9}}, "required": ["people"]}
+    form: Any = {"format": {"type": "json_schema", "name": "count", "schema": schema | {"additionalProperties": False}}}
+    reply = llama.openai().responses.create(
+        model="tiny", input="How many?", text=form, max_output_tokens=60, temperature=0.0, stream=stream
+    )
+    if stream:
+        events = list(reply)  # type: ignore[arg-type]
+        reply = events[-1].response
+    assert reply.text.format.type == "json_schema"
+    assert reply.text.format.schema_ == form["format"]["schema"]
+    assert isinstance(json.loads(reply.output_text)["people"], int)
