@@ -118,6 +118,8 @@ class EngineMetrics:
         self._draft_tokens = counter("spec_decode_num_draft_tokens", "Tokens guessed.")
         self._accepted_tokens = counter("spec_decode_num_accepted_tokens", "Guessed tokens that came true.")
         self._encoder_slices = counter("encoder_slices", "Pieces of vision encoding computed.")
+        step_tokens = counter("step_tokens", "Tokens computed, by what they belong to.", ("kind",))
+        self._decode_tokens, self._prefill_tokens = step_tokens.labels("decode"), step_tokens.labels("prefill")
         self._success = counter("request_success", "Requests ended, by reason.", ("finished_reason",))
 
     def _make_histograms(self) -> None:
@@ -157,6 +159,8 @@ class EngineMetrics:
         """One finished step."""
         self.steps.append(record)
         self._iteration_tokens.observe(record.decode_tokens + record.prefill_tokens)
+        self._decode_tokens.inc(record.decode_tokens)
+        self._prefill_tokens.inc(record.prefill_tokens)
         self._encoder_slices.inc(record.encoder_slices)
         self._draft_tokens.inc(record.draft_tokens)
         self._accepted_tokens.inc(record.accepted_tokens)

@@ -24,7 +24,10 @@ from backend.errors import EngineError, Rejected
 from backend.server.chat import create_chat_completion
 from backend.server.completions import create_completion
 from backend.server.errors import ApiError, error_response, gone_response
+from backend.server.fields import Body, parse_body
 from backend.server.intake import check_model, read_body
+from backend.server.openapi import openapi_document
+from backend.server.request_id import RequestIds
 from backend.server.responses import create_response
 from backend.server.tokens import detokenize, tokenize
 from backend.service import Service
@@ -52,7 +55,9 @@ def create_app(service: Service) -> FastAPI:
     if origins := listed(service.config.allowed_origins):
         # Outside the key's guard: a browser asks first, without it.
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(RequestIds)
     _add_openai_routes(app, service)
+    _add_text_routes(app, service)
     _add_engine_routes(app, service)
     return app
 
@@ -79,6 +84,8 @@ def _add_openai_routes(app: FastAPI, service: Service) -> None:
     async def completions(request: Request) -> Response:
         return await create_completion(request, service)
 
+
+def _add_text_routes(app: FastAPI, service: Service) -> None:
     @app.post("/tokenize")
     async def tokens_of(request: Request) -> Response:
         return await tokenize(request, service)
@@ -86,6 +93,17 @@ def _add_openai_routes(app: FastAPI, service: Service) -> None:
     @app.post("/detokenize")
     async def text_of(request: Request) -> Response:
         return await detokenize(request, service)
+
+    @app.post("/load_model")
+    async def load_model(request: Request) -> Response:
+        """What transformers' chat command asks first: the one model here is loaded."""
+        name = parse_body(ModelName, await read_body(request, service.config.max_request_bytes)).model
+        check_model(service, name)
+        return Response('data: {"status": "ready", "cached": true}\n\n', media_type="text/event-stream")
+
+    @app.get("/openapi.json")
+    async def openapi() -> JSONResponse:
+        return JSONResponse(openapi_document(app))
 
 
 def _add_engine_routes(app: FastAPI, service: Service) -> None:
@@ -134,6 +152,12 @@ def _unready(service: Service) -> str | None:
     if engine.state is not EngineState.RUNNING:
         return engine.state.value
     return "queue full" if engine.stats().num_waiting >= engine.limits.max_num_waiting else None
+
+
+class ModelName(Body):
+    """The name of a model."""
+
+    model: str
 
 
 class EngineChange(BaseModel):

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 
+from backend.server.request_id import request_id
 from backend.text import Answer
 
 log = logging.getLogger("watchword.server")
@@ -40,6 +41,7 @@ class AnswerLog:
     """The times of one answer, and its line in the log. Made when the request is submitted."""
 
     def __init__(self) -> None:
+        self._http_id = request_id.get()
         self._t_begin = time.monotonic()
         self._t_first: float | None = None
 
@@ -51,7 +53,8 @@ class AnswerLog:
         """One line about an answer that has ended; `why` explains an early end."""
         request = answer.request
         log.info(
-            "%s %s prompt_tokens=%d completion_tokens=%d images=%d ttft_s=%s total_s=%.3f end=%s",
+            "%s %s %s prompt_tokens=%d completion_tokens=%d images=%d ttft_s=%s total_s=%.3f end=%s",
+            self._http_id,
             request.request_id,
             request.request_class.value,
             len(request.prompt.token_ids),

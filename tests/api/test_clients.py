@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from tests.api.conftest import Scripted
+from tests.api.test_images import data_uri
 from tests.architecture.sources import ROOT
 
 Start = Callable[..., Scripted]
@@ -48,3 +50,38 @@ def test_ultralytics_llm_with_both_of_its_apis(scripted: Start, picture: Path) -
     assert len(small) == 6
     assert all(r > 180 and g < 60 and b < 60 for r, g, b in small), "BGR was taken for RGB"
     assert sum(image.width > 1000 for image in rig.adapter.seen_images) == 2
+
+
+def test_transformers_chat(scripted: Start, tmp_path: Path) -> None:
+    rig = scripted("A plain answer.")
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "transformers"), "chat", "scripted", rig.live.base_url],
+        input="What is it?\n!exit\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "COLUMNS": "100"},
+    )
+    assert "A plain answer." in done.stdout, done.stdout + done.stderr
+    assert "tokens in" in done.stdout
+    assert "Traceback" not in done.stderr
+    prompts = [c.token_ids for step in rig.runner.steps for c in step.chunks if c.start == 0]
+    assert [rig.adapter.core.decode(list(ids)) for ids in prompts] == ["What is it?"]
+
+
+def test_a_provider_as_frigate_has_it(scripted: Start) -> None:
+    """It asks for the context first, then sends thumbnails at low detail and reads one answer, not streamed."""
+    live = scripted("Somebody walks past.").live
+    client = live.openai()
+    (model,) = client.models.list().data
+    assert model.model_extra
+    assert model.model_extra["max_model_len"] == 256
+    thumbnail = data_uri("red", "JPEG")
+    assert thumbnail.startswith("data:image/jpeg;base64,")
+    parts = [{"type": "image_url", "image_url": {"url": thumbnail, "detail": "low"}}] * 3
+    messages: Any = [{"role": "user", "content": [{"type": "text", "text": "Describe it."}, *parts]}]
+    reply = client.chat.completions.create(model=model.id, messages=messages, timeout=30)
+    assert reply.choices[0].message.content == "Somebody walks past."
+    assert reply.choices[0].finish_reason == "stop"
