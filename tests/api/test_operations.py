@@ -58,7 +58,7 @@ def test_a_request_keeps_the_name_its_client_gave_it(scripted: Start, caplog: py
 @pytest.mark.parametrize("name", ["", "two words", "x" * 129, "caf\u00e9"])
 def test_a_name_that_could_break_a_log_is_replaced(scripted: Start, name: str) -> None:
     with scripted("Hey").live.http() as http:
-        reply = http.get("/v1/models", headers={"X-Request-Id": name.encode()})
+        reply = http.get("/v1/models", headers={b"X-Request-Id": name.encode()})
         other = http.get("/v1/models")
     assert reply.headers["x-request-id"] not in (name, other.headers["x-request-id"])
     assert len(reply.headers["x-request-id"]) == 32

@@ -320,12 +320,11 @@ def test_a_real_model_answers_alike_streamed_and_whole(vision: Live) -> None:
 def test_the_form_of_an_answer_is_kept(llama: Live, stream: bool) -> None:
     schema = {"type": "object", "properties": {"people": {"type": "integer", "maximum": 9}}, "required": ["people"]}
     form: Any = {"format": {"type": "json_schema", "name": "count", "schema": schema | {"additionalProperties": False}}}
-    reply = llama.openai().responses.create(
+    reply: Any = llama.openai().responses.create(
         model="tiny", input="How many?", text=form, max_output_tokens=60, temperature=0.0, stream=stream
     )
     if stream:
-        events = list(reply)  # type: ignore[arg-type]
-        reply = events[-1].response
+        reply = list(reply)[-1].response
     assert reply.text.format.type == "json_schema"
     assert reply.text.format.schema_ == form["format"]["schema"]
     assert isinstance(json.loads(reply.output_text)["people"], int)
