@@ -45,5 +45,7 @@ def _check_ids(adapter: ModelAdapter, token_ids: Sequence[int], param: str) -> N
     for i, token_id in enumerate(token_ids):
         if not 0 <= token_id < limit:
             raise Rejected(
-                f"{param}[{i}] is no token id: this model has 0 to {limit - 1}", param=param, code="invalid_value"
+                f"{param}[{i}] is no token id: this model has 0 to {limit - 1}",
+                param=f"{param}[{i}]",
+                code="invalid_value",
             )

@@ -41,8 +41,8 @@ class CompletionRequest(SamplingFields):
     prompt: (
         str
         | Annotated[list[int], Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[list[int]], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[list[int]], Field(min_length=1)]
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -71,6 +71,10 @@ def parse_completion_request(body: bytes) -> CompletionRequest:
     check_extra(request, _UNSUPPORTED, "", labels=_LABELS)
     if request.stream_options is not None and not request.stream:
         raise Rejected("stream_options is only allowed with stream: true", param="stream_options")
+    if (num_prompts := len(prompts_of(request))) > MAX_PROMPTS:
+        raise Rejected(
+            f"prompt holds {num_prompts} prompts; at most {MAX_PROMPTS} are taken", param="prompt", code="invalid_value"
+        )
     return request
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,10 @@ def fuzz(rig: Scripted, directory: Path, *, max_time_s: int) -> None:
         env=os.environ | {"SCHEMATHESIS_HOOKS": ""},
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "No issues found" in done.stdout, done.stdout[-2000:]
+    assert "Server error" not in done.stdout
+    counted = re.search(r"(\d+) passed", done.stdout)
+    assert counted, done.stdout[-2000:]
+    assert int(counted[1]) > 50, "it tried next to nothing"
     engine = rig.live.service.engine
     rig.live.wait_until(lambda: engine.stats().num_running == 0)
     assert engine.stats().num_blocks_used == 0

@@ -46,12 +46,17 @@ def test_ready_says_why_not(scripted: Start) -> None:
 
 def test_a_request_keeps_the_name_its_client_gave_it(scripted: Start, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="watchword.server")
-    with scripted("Hey").live.http() as http:
+    live = scripted("Hey").live
+
+    def lines_of() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.getMessage().startswith("yard-7 chatcmpl-")]
+
+    with live.http() as http:
         for stream in (False, True):
             reply = http.post(PATH, json=BODY | {"stream": stream}, headers={"X-Request-Id": "yard-7"})
             assert reply.headers["x-request-id"] == "yard-7"
-    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("yard-7 chatcmpl-")]
-    assert len(lines) == 2
+    live.wait_until(lambda: len(lines_of()) == 2)
+    lines = lines_of()
     assert all("prompt_tokens=3 completion_tokens=3 images=0" in line and "total_s=" in line for line in lines)
 
 

@@ -100,5 +100,6 @@ def test_a_bomb_is_refused_by_its_header(kind: str, monkeypatch: pytest.MonkeyPa
     def load(image: Image.Image) -> None:
         raise AssertionError("it was decoded")
 
+    text = uri(bomb(kind))
     monkeypatch.setattr(Image.Image, "load", load)
-    assert "1000000 pixels" in refused(uri(bomb(kind)))
+    assert "1000000 pixels" in refused(text)
