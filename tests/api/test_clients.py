@@ -65,7 +65,6 @@ def test_transformers_chat(scripted: Start, tmp_path: Path) -> None:
         env=os.environ | {"HF_HOME": str(tmp_path), "COLUMNS": "100"},
     )
     assert "A plain answer." in done.stdout, done.stdout + done.stderr
-    assert "tokens in" in done.stdout
     assert "Traceback" not in done.stderr
     prompts = [c.token_ids for step in rig.runner.steps for c in step.chunks if c.start == 0]
     assert [rig.adapter.core.decode(list(ids)) for ids in prompts] == ["What is it?"]

@@ -35,9 +35,8 @@ def fuzz(rig: Scripted, directory: Path, *, max_time_s: int) -> None:
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "Server error" not in done.stdout
-    counted = re.search(r"(\d+) passed", done.stdout)
-    assert counted, done.stdout[-2000:]
-    assert int(counted[1]) > 50, "it tried next to nothing"
+    num_cases = max(map(int, re.findall(r"(\d+) passed", done.stdout)), default=0)
+    assert num_cases > 50, f"it tried next to nothing: {done.stdout[-2000:]}"
     engine = rig.live.service.engine
     rig.live.wait_until(lambda: engine.stats().num_running == 0)
     assert engine.stats().num_blocks_used == 0
