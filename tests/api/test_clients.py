@@ -62,7 +62,7 @@ def test_transformers_chat(scripted: Start, tmp_path: Path) -> None:
         timeout=120,
         check=False,
         cwd=tmp_path,
-        env=os.environ | {"HF_HOME": str(tmp_path), "COLUMNS": "100"},
+        env=os.environ | {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "COLUMNS": "100"},
     )
     assert "A plain answer." in done.stdout, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
