@@ -25,6 +25,7 @@ from pipeline.zones import counted
 
 MEASURED_S = 3.0  # window over which the detector's rate is measured
 PREVIEW_FPS = 5.0
+REFRESH_S = 0.2  # a frame that waits for the detector gives way to one so much newer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Camera:
         self.sampler = Sampler(detector_fps)
         self.mailbox: Mailbox[Frame] = Mailbox(1, arrived)
         self.num_detected = 0
+        self.t_looked = float("-inf")  # when the detector last looked, monotonic
+        self._t_handed = float("-inf")
         self._preview = Sampler(PREVIEW_FPS)
         self._least_conf = gate.min_confidence / 2
         self._tracker = Tracker(gate)
@@ -84,9 +87,16 @@ class Camera:
 
     # The reading thread
 
+    def wants(self, frame: Frame) -> bool:
+        """Whether `frame` is to be handed over: it is due, or newer than one that was and has waited for too long."""
+        if self.sampler.try_take(self.clock_of(frame)):
+            return True
+        return self.paced and len(self.mailbox) > 0 and frame.t_mono - self._t_handed >= REFRESH_S
+
     def hand_over(self, frame: Frame) -> None:
         """A frame to look at. Pushes out the one that still waits."""
         self.hold()
+        self._t_handed = frame.t_mono
         if self.mailbox.put(frame) is not None:
             self.release()
 
@@ -153,6 +163,7 @@ class Camera:
     def note_detected(self, t_mono: float) -> None:
         """The detector looked at one frame."""
         self.num_detected += 1
+        self.t_looked = t_mono
         self._t_detected.append(t_mono)
 
     # The event loop

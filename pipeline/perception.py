@@ -22,6 +22,7 @@ from pipeline.rate import affordable_fps
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
+LOOK_S = 0.2  # what one batch may take: frames age while they wait for the others of their batch
 COST_WEIGHT = 0.2  # of the newest measurement in the running mean
 PREVIEW_LONG_SIDE = 640
 PREVIEW_QUALITY = 75
@@ -55,7 +56,8 @@ class Perception:
         self._on_failure = on_failure
         self.cameras: Sequence[Camera] = ()
         self._stopping = threading.Event()
-        self._cost_s: float | None = None
+        self._cost_s: float | None = None  # CPU time of a frame, a running mean
+        self._look_s = LOOK_S  # wall time of a frame in the last batch
         self._thread = threading.Thread(target=self._run, name="perception", daemon=True)
 
     def start(self) -> None:
@@ -79,19 +81,21 @@ class Perception:
             self._on_failure(f"the detector broke: {error!r}")
 
     def _wait_for_frames(self) -> list[Camera]:
-        """The cameras with a frame waiting, after up to `POLL_S`."""
+        """Cameras with a frame waiting, after up to `POLL_S`: as many as fit one batch, the longest unseen first."""
         with self._arrived:
             self._arrived.wait_for(lambda: any(len(camera.mailbox) for camera in self.cameras), POLL_S)
-        return [camera for camera in self.cameras if len(camera.mailbox)]
+        waiting = sorted((camera for camera in self.cameras if len(camera.mailbox)), key=lambda camera: camera.t_looked)
+        return waiting[: max(1, int(LOOK_S / self._look_s))]
 
     def _look(self, due: Sequence[Camera]) -> None:
-        cpu_s = time.thread_time()
+        cpu_s, t_began = time.thread_time(), time.monotonic()
         taken = [(camera, frame) for camera in due if (frame := camera.mailbox.try_take()) is not None]
         detections = self._detector.detect([frame for _, frame in taken])
         for (camera, _), detection in zip(taken, detections, strict=True):
             camera.note_detected(time.monotonic())
             self._judge(camera, detection)
             camera.release()
+        self._look_s = max(1e-6, time.monotonic() - t_began) / len(taken)
         self._slow_down((time.thread_time() - cpu_s) / len(taken))
 
     def _judge(self, camera: Camera, detection: Detection) -> None:

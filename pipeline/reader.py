@@ -48,7 +48,7 @@ class Reader:
             if frame is None:
                 if source.status().state is SourceState.ENDED:
                     return
-            elif camera.sampler.try_take(camera.clock_of(frame)):
+            elif camera.wants(frame):
                 camera.hand_over(frame)
                 if not camera.paced:
                     self._wait_until_idle()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, replace
@@ -79,7 +79,7 @@ class EventStore:
         there are (SQLite's own ranking looks at every match).
         """
         found: dict[str, Event] = {}
-        weights: Counter[str] = Counter()
+        weights: defaultdict[str, float] = defaultdict(float)
         for word in dict.fromkeys(words.lower().split()[:MAX_RELATED_WORDS]):
             matches = self.find(EventQuery(words=word), RELATED_DEPTH)
             for event in matches:

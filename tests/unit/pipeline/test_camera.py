@@ -67,6 +67,27 @@ def test_a_frame_pushed_out_is_not_waited_for() -> None:
     assert looked.is_over
 
 
+def test_a_frame_that_waits_gives_way_to_a_newer_one() -> None:
+    looked = camera(paced=True, is_live=True)
+    looked.sampler.fps = 1.0
+    first, soon, later, next_due = (replace(frame(seq), t_mono=100 + at) for seq, at in enumerate((0, 0.1, 0.3, 1.0)))
+    assert looked.wants(first)
+    looked.hand_over(first)
+    assert not looked.wants(soon), "not yet old"
+    assert looked.wants(later)
+    looked.hand_over(later)
+    assert looked.mailbox.try_take() is later
+    assert not looked.wants(replace(later, t_mono=100.6)), "nothing waits: the detector's rate counts alone"
+    assert looked.wants(next_due)
+
+
+def test_a_file_read_without_pacing_skips_no_frame_that_was_due() -> None:
+    looked = camera(paced=False)
+    looked.hand_over(replace(frame(0), t_mono=100.0))
+    assert looked.wants(frame(0))
+    assert not looked.wants(replace(frame(1), t_mono=200.0))
+
+
 def test_the_measured_rate_is_of_the_last_seconds() -> None:
     looked = camera(paced=True)
     for n in range(50):
