@@ -5,9 +5,9 @@ Knows nothing of HTTP or of the OpenAI API's field names beyond the `param` path
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from backend.models.adapter import Message
 
@@ -26,12 +26,13 @@ class ImagePart:
 class Conversation:
     """Messages in HF's chat format, with the images they refer to in order of appearance. Never printed.
 
-    `param` is the request's field that holds them.
+    `param` is the request's field that holds them. `tools` are functions in HF's form, which is the OpenAI API's.
     """
 
     messages: Sequence[Message] = field(repr=False)
     images: Sequence[ImagePart] = ()
     param: str = "messages"
+    tools: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,11 @@ class Constraint:
     """What an answer must be, as it came in, and the path of the field that says so.
 
     `text` is a JSON schema (`json_schema`), a regular expression (`regex`), a JSON list of strings (`choice`), or a
-    grammar (`grammar`: EBNF or Lark). `whitespace` is a regular expression for what may stand between the parts of
-    JSON; None takes a bounded run of blanks and line breaks, empty text allows none.
+    grammar (`grammar`: EBNF or Lark; `lark`: Lark). `whitespace` is a regular expression for what may stand between the
+    parts of JSON; None takes a bounded run of blanks and line breaks, empty text allows none.
     """
 
-    kind: Literal["json_schema", "regex", "choice", "grammar"]
+    kind: Literal["json_schema", "regex", "choice", "grammar", "lark"]
     text: str = field(repr=False)
     param: str
     whitespace: str | None = None

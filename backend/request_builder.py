@@ -21,9 +21,10 @@ from backend.errors import Cancelled, Rejected
 from backend.image_fetch import ImageFetcher
 from backend.image_input import EncodedImage, open_image, open_payload
 from backend.models.adapter import ModelAdapter
-from backend.models.chat_template import texts_of
+from backend.models.chat_template import leaves, texts_of
 from backend.raw_text import decode_ids, encode_text, raw_prompt, token_strings
 from backend.structured import GrammarCompiler, Vocabulary
+from backend.tool_calls import find_format
 from backend.types import Grammar, Prepared, Request, RequestClass, SamplingParams
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class RequestBuilder:
         self._light = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare")
         self._heavy = ThreadPoolExecutor(1, thread_name_prefix="prepare-heavy")
         self.vocabulary = Vocabulary(adapter.tokenizer, adapter.spec.eos_token_ids)
+        self.tool_format = find_format(adapter.chat_template, adapter.tokenizer)
         self._grammars = GrammarCompiler(self.vocabulary)
         self._closed = False
 
@@ -94,7 +96,9 @@ class RequestBuilder:
             images = await self._open_images(conversation)
             pictures = _Pictures(images, self._adapter.spec.max_image_side, gone)
             heavy = _num_chars(conversation) > LIGHT_CHARS or sum(i.num_pixels for i in images) > LIGHT_PIXELS
-            return await self._run(heavy, lambda: self._adapter.prepare(conversation.messages, pictures))
+            return await self._run(
+                heavy, lambda: self._adapter.prepare(conversation.messages, pictures, conversation.tools)
+            )
         except asyncio.CancelledError:
             gone.set()
             if self._closed:
@@ -153,7 +157,8 @@ class RequestBuilder:
                 param=conversation.param,
                 code="context_length_exceeded",
             )
-        self._refuse_long(sum(len(text) for text in texts_of(conversation.messages)), conversation.param)
+        texts = [*texts_of(conversation.messages), *leaves(conversation.tools)]
+        self._refuse_long(sum(map(len, texts)), conversation.param)
 
     def _refuse_long(self, num_chars: int, param: str) -> None:
         if num_chars > self._max_chars:

@@ -174,6 +174,8 @@ def _grammar_of(constraint: Constraint) -> str:
     text, kind = constraint.text, constraint.kind
     if kind == "choice":
         kind, text = "grammar", "start: " + " | ".join(json.dumps(choice) for choice in json.loads(text))
+    if kind == "lark":
+        return LLMatcher.grammar_from_lark(text)
     if kind != "json_schema":
         return grammar_from(kind, text)
     if constraint.whitespace == "":

@@ -130,6 +130,7 @@ class ModelAdapter(Protocol):
 
     spec: ModelSpec
     tokenizer: PreTrainedTokenizerBase
+    chat_template: Any
     device: torch.device
     dtype: torch.dtype
 
@@ -138,8 +139,10 @@ class ModelAdapter(Protocol):
         """The blocks of its tower, where that is a vision transformer whose blocks may be exchanged."""
         ...
 
-    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
-        """Apply the chat template and the processor; images are RGB, in order of appearance.
+    def prepare(
+        self, messages: Sequence[Message], images: Sequence[Image.Image], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Prepared:
+        """Apply the chat template and the processor; images are RGB, in order of appearance, tools in HF's form.
 
         Each image is read once and let go before the next: `images` may make them when they are asked for.
 

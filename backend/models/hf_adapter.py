@@ -52,6 +52,7 @@ class HfAdapter:
     ) -> None:
         route_text_attention(model)
         self.tokenizer = tokenizer
+        self.chat_template: Any = tokenizer.chat_template
         self.device = checkpoint.device
         self.dtype = checkpoint.dtype
         self._text = model.get_decoder()

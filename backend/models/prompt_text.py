@@ -39,7 +39,18 @@ class PromptText:
 
     def mark(self, messages: Sequence[Message]) -> list[Message]:
         """The messages with a mark in place of every control token that their texts spell."""
-        return [{**m, "content": self._mark_content(m["content"])} if "content" in m else m for m in messages]
+        return [
+            {**m, **{key: self._mark_content(m[key]) if key == "content" else self.mark_all(m[key]) for key in texts}}
+            for m, texts in ((m, [key for key in ("content", "tool_calls") if key in m]) for m in messages)
+        ]
+
+    def mark_all(self, value: Any) -> Any:
+        """The same for every text, keys included, in JSON such as the description of a function."""
+        if isinstance(value, str):
+            return _replace(self._marks, value)
+        if isinstance(value, Mapping):
+            return {self.mark_all(key): self.mark_all(item) for key, item in value.items()}
+        return [self.mark_all(item) for item in value] if isinstance(value, list | tuple) else value
 
     def encode(self, prompt: str) -> tuple[int, ...]:
         """Token ids of a prompt rendered from marked messages; nothing is added."""

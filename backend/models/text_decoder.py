@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -35,12 +35,15 @@ class TextDecoder(HfAdapter):
         tokenizer = checkpoint.load_part(AutoTokenizer.from_pretrained)
         return cls(checkpoint, checkpoint.load_model(AutoModelForCausalLM.from_pretrained), tokenizer)
 
-    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
+    def prepare(
+        self, messages: Sequence[Message], images: Sequence[Image.Image], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Prepared:
         """See `ModelAdapter.prepare`. Raises `Rejected` for image parts: they are never dropped silently."""
         if images:
             raise Rejected("this model takes text only, not images", param="messages")
         marked = self._prompt_text.mark(chat_template.as_text(messages))
-        prompt = chat_template.render(self.tokenizer, self.tokenizer.chat_template, marked)
+        marked_tools = self._prompt_text.mark_all(tools)
+        prompt = chat_template.render(self.tokenizer, self.chat_template, marked, marked_tools)
         token_ids = self._prompt_text.encode(prompt)
         return Prepared(token_ids, images=(), spans=(), positions=(range(len(token_ids)),))
 

@@ -7,7 +7,7 @@ image replace which tokens is worked out here, from the token ids themselves.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ class VisionLanguageAdapter(HfAdapter):
         self._image_mark = image_mark or placeholder
         self._image_token_id: int = image_token_id
         self._is_atomic = atomic
-        self._template = processor.chat_template or processor.tokenizer.chat_template
+        self.chat_template = processor.chat_template or processor.tokenizer.chat_template
 
     @abstractmethod
     def process(self, image: Image.Image) -> ProcessedImage:
@@ -97,11 +97,14 @@ class VisionLanguageAdapter(HfAdapter):
         """Positions of a prompt with image `runs`, in order of place, and the delta of later tokens: here the index."""
         return (range(num_tokens),), 0
 
-    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
+    def prepare(
+        self, messages: Sequence[Message], images: Sequence[Image.Image], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Prepared:
         """See `ModelAdapter.prepare`. Raises `Rejected` also for text that contains the image placeholder."""
         self._check_messages(messages, len(images))
         marked = self._prompt_text.mark(chat_template.as_parts(messages))
-        prompt = chat_template.render(self.tokenizer, self._template, marked)
+        marked_tools = self._prompt_text.mark_all(tools)
+        prompt = chat_template.render(self.tokenizer, self.chat_template, marked, marked_tools)
         pieces = prompt.split(self._image_mark)
         if len(pieces) != len(images) + 1:
             raise Rejected(

@@ -14,6 +14,7 @@ from backend.errors import Rejected
 from backend.server.fields import Body, check_extra, parse_body
 from backend.server.sampling import MAX_TOP_LOGPROBS, SamplingFields
 from backend.server.structured import ResponseFormat
+from backend.server.tools import Tool, ToolChoice
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
@@ -26,8 +27,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": (None, "none"),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
-    "tool_choice": (None, "none", "auto"),
-    "tools": (None, []),
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }
@@ -35,7 +34,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 _LABELS = frozenset(
     {
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -43,8 +41,7 @@ _LABELS = frozenset(
         "user",
     }
 )
-"""Known fields that ask nothing of this server: who is calling, hints to a cache that works without them, and how tools
-would be called if there were any."""
+"""Known fields that ask nothing of this server: who is calling, and hints to a cache that works without them."""
 
 _UNSUPPORTED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "annotations": (None, []),
@@ -52,8 +49,6 @@ _UNSUPPORTED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "function_call": (None,),
     "name": (None,),
     "refusal": (None,),
-    "tool_call_id": (None,),
-    "tool_calls": (None, []),
 }
 """The same for one message; a reply that a client sends back as it came carries most of them as null."""
 
@@ -82,11 +77,28 @@ class ImageUrlPart(Body):
 ContentPart = Annotated[TextPart | ImageUrlPart, Field(discriminator="type")]
 
 
+class FunctionCall(Body):
+    """A call that the assistant made: `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Body):
+    """One call, and the id that its result names."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class ChatMessage(Body):
     """One message. Only a user's may hold images; only the assistant's may be empty."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
 
 
 class StreamOptions(Body):
@@ -107,6 +119,9 @@ class ChatRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 def parse_chat_request(body: bytes) -> ChatRequest:

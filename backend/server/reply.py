@@ -19,18 +19,19 @@ from backend.server.chat_choice import ChatChoice, delta_of
 from backend.server.errors import describe
 from backend.server.event_stream import AnswerLog
 from backend.structured import Vocabulary
+from backend.tool_calls import ToolFormat
 
 
 class Reply:
     """The choices of one request, collected whole or chunk by chunk. `close` ends them and writes a log line for each.
 
-    `vocabulary` is asked where a request wants log-probabilities.
+    `vocabulary` is asked where a request wants log-probabilities; `tools` is the form of the calls to look for.
     """
 
-    def __init__(self, model_name: str, choices: Choices, vocabulary: Vocabulary) -> None:
+    def __init__(self, model_name: str, choices: Choices, vocabulary: Vocabulary, tools: ToolFormat | None) -> None:
         self._choices = choices
         self._vocabulary = vocabulary
-        self._told = [ChatChoice(request) for request in choices.requests]
+        self._told = [ChatChoice(request, tools) for request in choices.requests]
         self._model_name = model_name
         self._created = int(time.time())
         self._log = AnswerLog()

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from backend.server.chat import conversation_of
+from backend.server.chat_messages import conversation_of
 from backend.server.completions_protocol import TokenizeRequest, parse_detokenize_request, parse_tokenize_request
 from backend.server.errors import CLIENT_GONE
 from backend.server.intake import before_disconnect, check_model, read_body

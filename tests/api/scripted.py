@@ -46,6 +46,7 @@ class ScriptedAdapter:
     def __init__(self, *, takes_images: bool = True, max_model_len: int = 256) -> None:
         self.core = byte_tokenizer()
         self.tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(tokenizer_object=self.core, eos_token=EOS)
+        self.chat_template: Any = None
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.vision_blocks = None
         self.seen_images: list[Image.Image] = []
@@ -69,7 +70,7 @@ class ScriptedAdapter:
         assert token_id is not None
         return token_id
 
-    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
+    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image], tools: Any = ()) -> Prepared:
         token_ids: list[int] = []
         inputs, spans = [], []
         pictures = iter(images)

@@ -47,7 +47,7 @@ class Watching(ScriptedAdapter):
         self.began: list[str] = []
         self.num_alive: list[int] = []
 
-    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
+    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image], tools: Any = ()) -> Prepared:
         text: str = messages[0]["content"][-1]["text"]
         self.began.append(text[:5])
         self.has_begun.set()

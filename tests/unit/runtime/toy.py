@@ -41,13 +41,14 @@ class ToyAdapter:
     dtype = torch.float32
     vision_blocks = None
     tokenizer = cast("PreTrainedTokenizerBase", None)
+    chat_template: Any = None
 
     def __init__(self) -> None:
         self.num_resumed = 0
         self.closed: list[str] = []
         self.poisoned_ids: set[int] = set()
 
-    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prepared:
+    def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image], tools: Any = ()) -> Prepared:
         raise AssertionError("the runner never prepares")
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
