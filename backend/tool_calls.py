@@ -51,22 +51,24 @@ class ToolFormat:
             rules.append(f"a{index}: %json {json.dumps({**schema, **options})}")
         rules.append("call: " + " | ".join(f"f{index}" for index in range(len(functions))))
         begin, end = self._literal(self.begin), self._literal(self.end)
-        more = f"{{0,{MAX_CALLS - 1}}}" if parallel else "{0,0}"
+        one = "marked" if self.begin and not self.is_list else "call"
+        separator = json.dumps(self.separator)
+        calls = f"{one} ({separator} {one}){{0,{MAX_CALLS - 1}}}" if parallel else one
         if self.is_list:
-            rules.append(f'start: {begin} "[" call (", " call){more} "]"')
-        elif self.begin:
-            rules.append(f'start: one ("\\n" one){more}\none: {begin} "\\n" call "\\n" {end}')
+            rules.append(f'start: {begin} "[" {calls} "]"')
         else:
-            rules.append(f"start: call ({json.dumps(self.separator)} call){more}")
+            rules.append(f"start: {calls}")
+        if one == "marked":
+            rules.append(f'marked: {begin} "\\n" call "\\n" {end}')
         return "\n".join(rules)
 
     def _literal(self, text: str) -> str:
         return f"<[{self.control_ids[text]}]>" if text in self.control_ids else json.dumps(text)
 
 
-HERMES = ToolFormat("<tool_call>", "</tool_call>", "arguments")
+HERMES = ToolFormat("<tool_call>", "</tool_call>", "arguments", separator="\n")
 LLAMA3 = ToolFormat("", "", "parameters", separator="; ")
-MISTRAL = ToolFormat("[TOOL_CALLS]", "", "arguments", is_list=True, id_len=9)
+MISTRAL = ToolFormat("[TOOL_CALLS]", "", "arguments", is_list=True, separator=", ", id_len=9)
 
 PYTHON_TAG = "<|python_tag|>"
 """What Llama 3 may write before a call."""

@@ -16,7 +16,7 @@ from backend.server.sampling import MAX_TOP_LOGPROBS, SamplingFields
 from backend.server.structured import ResponseFormat
 from backend.server.tools import Tool, ToolChoice
 
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
     "function_call": (None, "none"),
     "functions": (None, []),
@@ -29,10 +29,35 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "store": (None, False),
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
+    # vLLM's own.
+    "add_generation_prompt": (None, True),
+    "allowed_token_ids": (None,),
+    "bad_words": (None, []),
+    "best_of": (None, 1),
+    "chat_template": (None,),
+    "chat_template_kwargs": (None, {}),
+    "continue_final_message": (None, False),
+    "documents": (None, []),
+    "echo": (None, False),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "include_stop_str_in_output": (None, False),
+    "length_penalty": (None, 1),
+    "logits_processors": (None, []),
+    "min_tokens": (None, 0),
+    "mm_processor_kwargs": (None, {}),
+    "prompt_logprobs": (None,),
+    "skip_special_tokens": (None, True),
+    "spaces_between_special_tokens": (None, True),
+    "stop_token_ids": (None, []),
+    "truncate_prompt_tokens": (None,),
+    "use_beam_search": (None, False),
 }
 """Known fields that we do not support, with the values that change nothing."""
 
-_LABELS = frozenset(
+LABELS = frozenset(
     {
         "prompt_cache_key",
         "prompt_cache_options",
@@ -127,7 +152,7 @@ class ChatRequest(SamplingFields):
 def parse_chat_request(body: bytes) -> ChatRequest:
     """Read a request body; raises Rejected, naming the field but never its contents."""
     request = parse_body(ChatRequest, body)
-    check_extra(request, _UNSUPPORTED, "", labels=_LABELS)
+    check_extra(request, UNSUPPORTED, "", labels=LABELS)
     check_messages(request.messages)
     if request.stream_options is not None and not request.stream:
         raise Rejected("stream_options is only allowed with stream: true", param="stream_options")
@@ -137,4 +162,4 @@ def parse_chat_request(body: bytes) -> ChatRequest:
 def check_messages(messages: Sequence[ChatMessage]) -> None:
     """Refuse, by name, known fields of a message that we do not support."""
     for i, message in enumerate(messages):
-        check_extra(message, _UNSUPPORTED_IN_MESSAGE, f"messages[{i}].", labels=_LABELS)
+        check_extra(message, _UNSUPPORTED_IN_MESSAGE, f"messages[{i}].", labels=LABELS)

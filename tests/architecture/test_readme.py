@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from backend.server.protocol import LABELS, UNSUPPORTED, ChatRequest
 from tests.architecture.sources import ROOT
 from ui.cli import cli
 
@@ -68,3 +69,16 @@ def test_files_of_the_reading_order_exist() -> None:
         path = Path(name)
         folder = path.parent if len(path.parts) > 1 else folder
         assert (ROOT / folder / path.name).exists(), name
+
+
+def test_every_field_of_a_chat_request_is_in_the_table_with_its_fate() -> None:
+    words = {"honoured": set(ChatRequest.model_fields), "accepted": set(LABELS), "refused": set(UNSUPPORTED)}
+    rows = [
+        line.split("|") for line in README.partition("The fields of `/v1/chat")[2].splitlines() if line[:3] == "| `"
+    ]
+    table = rows[: next(i for i, row in enumerate(rows) if row[1].strip().startswith("`--"))]
+    told = {fate: set[str]() for fate in words}
+    for row in table:
+        fate = next(word for word in words if word in row[2])
+        told[fate] |= set(re.findall(r"`(\w+)`", row[1]))
+    assert told == words
