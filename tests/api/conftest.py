@@ -101,10 +101,10 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
 
 
 @contextmanager
-def live_checkpoint(path: Path) -> Iterator[Live]:
+def live_checkpoint(path: Path, max_model_len: int = 512) -> Iterator[Live]:
     """A live server on a checkpoint, loaded as `serve` loads it; its model is called `tiny`."""
     config = EngineConfig(
-        model=str(path), served_model_name="tiny", device="cpu", max_model_len=512, quantization="none"
+        model=str(path), served_model_name="tiny", device="cpu", max_model_len=max_model_len, quantization="none"
     )
     with live(build_service(config, str(path), lambda line: None)) as server:
         yield server

@@ -56,7 +56,7 @@ def taught(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path], tm
     tokenizer = AutoTokenizer.from_pretrained(path)
     tokenizer.chat_template = template_of(request.param)
     tokenizer.save_pretrained(path)
-    with live_checkpoint(path) as server:
+    with live_checkpoint(path, max_model_len=2048) as server:
         yield server
 
 
