@@ -208,20 +208,20 @@ def test_messages_that_cannot_be_meant_are_refused(
 
 
 def test_a_model_without_chat_template_says_so(adapter: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter("llama").tokenizer, "chat_template", None)
+    monkeypatch.setattr(adapter("llama"), "chat_template", None)
     with pytest.raises(Rejected, match="no chat template"):
         adapter("llama").prepare([user("Hi")], [])
 
 
 def test_what_the_template_objects_to_reaches_the_client(adapter: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
     template = "{{ raise_exception('roles must alternate') }}"
-    monkeypatch.setattr(adapter("llama").tokenizer, "chat_template", template)
+    monkeypatch.setattr(adapter("llama"), "chat_template", template)
     with pytest.raises(Rejected, match="roles must alternate"):
         adapter("llama").prepare([user("Hi")], [])
 
 
 def test_a_template_that_drops_images_is_found_out(adapter: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image is never dropped silently."""
-    monkeypatch.setattr(adapter("fast_vlm"), "_template", "{{ messages[0].content | length }}")
+    monkeypatch.setattr(adapter("fast_vlm"), "chat_template", "{{ messages[0].content | length }}")
     with pytest.raises(Rejected, match="places 0 of 1 images"):
         adapter("fast_vlm").prepare([user(IMAGE, "?")], [picture(1, 32, 32)])
