@@ -18,7 +18,8 @@ from backend.types import FinishReason, Request, TokenEvent, TokenLogprobs
 class Answer:
     """One request's answer as text: submitted on construction, cancelled by `close` unless it has ended by then.
 
-    Whoever makes an Answer closes it on every path. `num_tokens` and `finish_reason` are final when `pieces` ends.
+    Whoever makes an Answer closes it on every path. `num_tokens` and `finish_reason` are final when `pieces` ends;
+    `num_cached_tokens`, what the prefix cache had of the prompt, when the first piece comes.
     Control tokens give no text, but for those in `spoken`, which maps their ids to it.
     """
 
@@ -27,6 +28,7 @@ class Answer:
     ) -> None:
         self.request = request
         self.num_tokens = 0
+        self.num_cached_tokens = 0
         self.finish_reason: FinishReason | None = None
         self._spoken = spoken or {}
         self._logprobs: list[TokenLogprobs] = []
@@ -75,6 +77,8 @@ class Answer:
         if self.finish_reason is not None:
             return ""
         piece = ""
+        if event.num_cached_tokens is not None:
+            self.num_cached_tokens = event.num_cached_tokens
         if event.token_id is not None:
             self.num_tokens += 1
             text = self._detokenizer.push(event.token_id) + self._spoken.get(event.token_id, "")

@@ -294,6 +294,7 @@ class TokenEvent:
 
     A step that gave a request several tokens has one event for each, in order.
     `error` explains `FinishReason.ERROR`. A stop token id is reported as `token_id=None` with reason `STOP`.
+    `num_cached_tokens` comes with the first event of an answer: how much of the prompt the prefix cache had.
     """
 
     request_id: str
@@ -301,6 +302,7 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     error: str | None = None
     logprobs: TokenLogprobs | None = None
+    num_cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

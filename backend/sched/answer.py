@@ -34,12 +34,18 @@ def events_of(
     token_ids: tuple[int, ...],
     reason: FinishReason | None,
     logprobs: Iterable[TokenLogprobs] | None = None,
+    num_cached_tokens: int | None = None,
 ) -> list[TokenEvent]:
-    """An event for each new token; the last one carries the end, unless a stop token, which is not told, is the end."""
+    """An event for each new token; the last one carries the end, unless a stop token, which is not told, is the end.
+
+    `num_cached_tokens`, of an answer that begins, goes with the first.
+    """
     told = iter(logprobs or ())
     events = [TokenEvent(request_id, token_id, logprobs=next(told, None)) for token_id in token_ids]
     if reason is FinishReason.STOP:
-        return [*events, TokenEvent(request_id, None, reason)]
-    if reason:
+        events.append(TokenEvent(request_id, None, reason))
+    elif reason:
         events[-1] = replace(events[-1], finish_reason=reason)
+    if num_cached_tokens is not None:
+        events[0] = replace(events[0], num_cached_tokens=num_cached_tokens)
     return events

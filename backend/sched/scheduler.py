@@ -128,11 +128,12 @@ class Scheduler:
             if seq.state is not SeqState.RUNNING:
                 continue
             token_ids, reason = (), None
+            num_cached = seq.num_cached if chunk.samples and not chunk.sample_index else None
             if chunk.samples:
                 token_ids, reason = cut_answer(seq, result.sampled[seq.request_id], self._context_len)
                 seq.take(token_ids)
             self._publish(seq)
-            events += events_of(seq.request_id, token_ids, reason, result.logprobs.get(seq.request_id))
+            events += events_of(seq.request_id, token_ids, reason, result.logprobs.get(seq.request_id), num_cached)
             if reason:
                 self._retire(seq)
         return tuple(events)
@@ -234,6 +235,8 @@ class Scheduler:
         seq.computed = len(hit) * self._limits.block_size
         self._num_prefix_queries += seq.total
         self._num_prefix_hits += seq.computed
+        if seq.state is SeqState.WAITING:
+            seq.num_cached = seq.computed
         seq.move_to(SeqState.RUNNING, self._next_step_id)
         self._waiting.remove(seq)
         self._running.append(seq)

@@ -46,8 +46,9 @@ class Sequence:
     """A request on its way: mutable, owned by the scheduler, read by policies.
 
     `arrival` orders sequences of one class. `computed` counts tokens whose KV is written or scheduled to be, guesses
-    only once they came true; `state_step` and `served_step` are the steps of the last move and of the last work done
-    for it. `guesser` is the speculator's, from its first decode on.
+    only once they came true; `num_cached` those of the prompt that were found computed when it was first admitted.
+    `state_step` and `served_step` are the steps of the last move and of the last work done for it. `guesser` is the
+    speculator's, from its first decode on.
     """
 
     def __init__(self, request: Request, *, arrival: int, step_id: int, table: BlockTable) -> None:
@@ -55,6 +56,7 @@ class Sequence:
         self.arrival = arrival
         self.table = table
         self.computed = 0
+        self.num_cached = 0
         self.state = SeqState.WAITING
         self.state_step = step_id
         self.served_step = step_id

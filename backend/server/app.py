@@ -1,8 +1,7 @@
-"""The HTTP application: routes, the API key, and one error format for everything. Owns no state but a Service."""
+"""The HTTP application: routes, who may use them, and one error format for everything. Owns no state but a Service."""
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -16,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.config import STEP_POLICIES, listed
 from backend.engine import EngineState
 from backend.errors import EngineError, Rejected
+from backend.server.access import ApiKey, Origins
 from backend.server.chat import create_chat_completion
 from backend.server.completions import create_completion
 from backend.server.errors import ApiError, error_response, gone_response
@@ -33,9 +32,6 @@ from backend.server.tokens import detokenize, tokenize
 from backend.service import Service
 
 MAX_STEPS = 2048
-
-_OPEN = ("/health", "/ready")
-"""Paths that need no key."""
 
 _CHANGE_HELP = (
     'the body must hold at least one of "max_num_batched_tokens" (a whole number), "step_policy" (a name) and '
@@ -52,8 +48,10 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, gone_response)
     if service.config.api_key:
         app.add_middleware(ApiKey, key=service.config.api_key)
-    if origins := listed(service.config.allowed_origins):
-        # Outside the key's guard: a browser asks first, without it.
+    origins = listed(service.config.allowed_origins)
+    app.add_middleware(Origins, allowed=origins)
+    if origins:
+        # Outside the guards: a browser asks first, without a key.
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(RequestIds)
     _add_openai_routes(app, service)
@@ -103,7 +101,7 @@ def _add_text_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/openapi.json")
     async def openapi() -> JSONResponse:
-        return JSONResponse(openapi_document(app))
+        return JSONResponse(openapi_document(app, service.model_name))
 
 
 def _add_engine_routes(app: FastAPI, service: Service) -> None:
@@ -210,28 +208,3 @@ def _validation_response(request: Request, error: Exception) -> Response:
     fault = error.errors()[0]
     param = str(fault["loc"][-1])
     return error_response(request, Rejected(f"{param}: {fault['msg']}", param=param, code="invalid_value"))
-
-
-class ApiKey:
-    """Lets through what carries the key as a Bearer token, and whoever asks how the server is."""
-
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {key}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry."""
-        if scope["type"] != "http" or scope["path"] in _OPEN or self._carries_key(scope):
-            await self._app(scope, receive, send)
-            return
-        error = ApiError(
-            HTTPStatus.UNAUTHORIZED,
-            "this server needs an API key: send it as `Authorization: Bearer <key>`",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
-        await error_response(Request(scope), error)(scope, receive, send)
-
-    def _carries_key(self, scope: Scope) -> bool:
-        sent = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(sent) == 1 and hmac.compare_digest(sent[0], self._expected)

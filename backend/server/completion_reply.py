@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from openai.types import Completion, CompletionChoice, CompletionUsage
+from openai.types.completion_usage import PromptTokensDetails
 
 from backend.server.errors import describe
 from backend.server.event_stream import AnswerLog
@@ -116,8 +117,12 @@ class CompletionReply:
     def _usage(self) -> CompletionUsage:
         num_prompt = sum(len(answer.request.prompt.token_ids) for answer in self._answers)
         num_answer = sum(answer.num_tokens for answer in self._answers)
+        num_cached = sum(answer.num_cached_tokens for answer in self._answers)
         return CompletionUsage(
-            prompt_tokens=num_prompt, completion_tokens=num_answer, total_tokens=num_prompt + num_answer
+            prompt_tokens=num_prompt,
+            completion_tokens=num_answer,
+            total_tokens=num_prompt + num_answer,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=num_cached),
         )
 
     def _event(self, **fields: Any) -> bytes:

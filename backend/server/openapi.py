@@ -23,17 +23,25 @@ _BODIES: dict[str, type[Body]] = {
 _REF = "#/components/schemas/{model}"
 
 
-def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """The document of this application, bodies included."""
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16},
+    "/v1/responses": {"input": "Hello!", "max_output_tokens": 16},
+    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 16},
+    "/tokenize": {"prompt": "Hello!"},
+    "/detokenize": {"tokens": [0, 1]},
+}
+"""A request for each of these paths, but for the model's name."""
+
+
+def openapi_document(app: FastAPI, model_name: str) -> dict[str, Any]:
+    """The document of this application, bodies included: the one model served here is the one that they may name."""
     document = get_openapi(title=app.title, version="1", routes=app.routes)
     kinds = [(kind, "validation") for kind in _BODIES.values()]
     schemas, shared = models_json_schema(kinds, ref_template=_REF)  # type: ignore[arg-type]
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components.update(shared.get("$defs", {}))
     for path, kind in _BODIES.items():
-        schema = schemas[(kind, "validation")]
-        document["paths"][path]["post"]["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": schema}},
-        }
+        components[kind.__name__]["properties"]["model"]["enum"] = [model_name]
+        body = {"schema": schemas[(kind, "validation")], "example": {"model": model_name} | _EXAMPLES[path]}
+        document["paths"][path]["post"]["requestBody"] = {"required": True, "content": {"application/json": body}}
     return document

@@ -13,6 +13,7 @@ from openai.types.chat.chat_completion import Choice
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
+from openai.types.completion_usage import PromptTokensDetails
 
 from backend.choices import Choices
 from backend.server.chat_choice import ChatChoice, delta_of
@@ -110,7 +111,10 @@ class Reply:
         num_prompt = len(self._choices.requests[0].prompt.token_ids)
         num_answers = sum(answer.num_tokens for answer in self._choices.answers)
         return CompletionUsage(
-            prompt_tokens=num_prompt, completion_tokens=num_answers, total_tokens=num_prompt + num_answers
+            prompt_tokens=num_prompt,
+            completion_tokens=num_answers,
+            total_tokens=num_prompt + num_answers,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=self._choices.answers[0].num_cached_tokens),
         )
 
     def _event(

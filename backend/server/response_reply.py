@@ -176,7 +176,7 @@ class ResponseReply:
         num_prompt, num_answer = len(self.answer.request.prompt.token_ids), self.answer.num_tokens
         return ResponseUsage(
             input_tokens=num_prompt,
-            input_tokens_details=InputTokensDetails(cache_write_tokens=0, cached_tokens=0),
+            input_tokens_details=InputTokensDetails(cache_write_tokens=0, cached_tokens=self.answer.num_cached_tokens),
             output_tokens=num_answer,
             output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
             total_tokens=num_prompt + num_answer,

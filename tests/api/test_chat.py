@@ -49,6 +49,38 @@ def test_a_stream_says_the_same(scripted: Start) -> None:
     assert not any("\ufffd" in p for p in pieces), "half a character was sent"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_usage_tells_what_the_prefix_cache_had(scripted: Start, stream: bool) -> None:
+    """Blocks of 16: of a prompt of 41 tokens two are found, never its last token."""
+    client = scripted("Hey").live.openai()
+    said: list[Any] = [{"role": "user", "content": "x" * 40}]
+
+    def cached() -> list[int | None]:
+        if stream:
+            options: Any = {"stream": True, "stream_options": {"include_usage": True}}
+            *_, last = client.chat.completions.create(model="scripted", messages=said, **options)
+            chat: Any = last.usage
+        else:
+            chat = client.chat.completions.create(model="scripted", messages=said).usage
+        assert chat.prompt_tokens == 41
+        return [chat.prompt_tokens_details.cached_tokens]
+
+    assert [cached(), cached()] == [[0], [32]]
+
+
+def test_other_endpoints_tell_it_too(scripted: Start) -> None:
+    client = scripted("Hey").live.openai()
+    for expected in (0, 32):
+        usage = client.responses.create(model="scripted", input="x" * 40).usage
+        assert usage
+        assert (usage.input_tokens, usage.input_tokens_details.cached_tokens) == (41, expected)
+    for expected in (0, 32 + 32):
+        reply = client.completions.create(model="scripted", prompt=["y" * 40, "z" * 40]).usage
+        assert reply
+        assert reply.prompt_tokens_details
+        assert (reply.prompt_tokens, reply.prompt_tokens_details.cached_tokens) == (80, expected)
+
+
 async def test_the_async_client_and_many_at_once(scripted: Start) -> None:
     live = scripted("one after the other", step_s=0.001).live
     async with live.async_openai() as client:

@@ -17,6 +17,10 @@ from tests.api.conftest import Scripted
 Start = Callable[..., Scripted]
 
 
+MIN_ANSWERS = 20
+"""Requests that must have come as far as the model."""
+
+
 def fuzz(rig: Scripted, directory: Path, *, max_time_s: int) -> None:
     command = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
     assert command, "schemathesis is not installed"
@@ -38,6 +42,10 @@ def fuzz(rig: Scripted, directory: Path, *, max_time_s: int) -> None:
     num_cases = max(map(int, re.findall(r"(\d+) passed", done.stdout)), default=0)
     assert num_cases > 50, f"it tried next to nothing: {done.stdout[-2000:]}"
     engine = rig.live.service.engine
+    answered = {chunk.request_id for step in rig.runner.steps for chunk in step.chunks if chunk.samples}
+    for prefix in ("chatcmpl-", "resp_", "cmpl-"):
+        assert any(name.startswith(prefix) for name in answered), f"it never came to {prefix}"
+    assert len(answered) > MIN_ANSWERS, "hardly anything was answered: it tried refusals only"
     rig.live.wait_until(lambda: engine.stats().num_running == 0)
     assert engine.stats().num_blocks_used == 0
     assert rig.live.openai().responses.create(model="scripted", input="hi").output_text == "Hey"

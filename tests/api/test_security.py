@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,8 +37,10 @@ def test_a_key_or_a_word_opens_an_address_to_others() -> None:
 
 def test_web_pages_are_not_let_in_unless_named(scripted: Start) -> None:
     with scripted("Hey").live.http() as http:
-        assert "access-control-allow-origin" not in http.get("/v1/models", headers=PREFLIGHT).headers
-        assert http.options("/v1/models", headers=PREFLIGHT).status_code == 405
+        for method in ("GET", "OPTIONS"):
+            refused = http.request(method, "/v1/models", headers=PREFLIGHT)
+            assert refused.status_code == 403
+            assert "access-control-allow-origin" not in refused.headers
     with scripted("Hey", allowed_origins="https://a.example", api_key="open sesame").live.http() as http:
         allowed = http.options("/v1/chat/completions", headers=PREFLIGHT)
         assert allowed.status_code == 200
@@ -48,6 +51,35 @@ def test_web_pages_are_not_let_in_unless_named(scripted: Start) -> None:
         assert refused.headers["access-control-allow-origin"] == "https://a.example"
         other = http.options("/v1/chat/completions", headers=PREFLIGHT | {"Origin": "https://b.example"})
         assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://b.example", "null", "http://localhost:3000", "file://", "https://a.example:8443"]
+)
+@pytest.mark.parametrize("settings", [{}, {"allowed_origins": "https://a.example"}])
+def test_a_page_of_another_site_cannot_make_the_engine_compute(
+    scripted: Start, settings: dict[str, Any], origin: str
+) -> None:
+    """What a browser sends without asking: a POST of plain text, whose answer the page could not even read."""
+    rig = scripted("Hey", **settings)
+    body = json.dumps({"model": "scripted", "messages": HI})
+    plain = {"Content-Type": "text/plain"}
+    with rig.live.http() as http:
+        refused = http.post("/v1/chat/completions", content=body, headers=plain | {"Origin": origin})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "origin_not_allowed")
+        assert "access-control-allow-origin" not in refused.headers
+        assert rig.runner.steps == []
+        assert http.post("/v1/chat/completions", content=body, headers=plain).status_code == 200
+
+
+@pytest.mark.parametrize("allowed", ["https://a.example", "*", "https://A.example,http://x"])
+def test_a_page_that_is_named_can(scripted: Start, allowed: str) -> None:
+    rig = scripted("Hey", allowed_origins=allowed)
+    with rig.live.http() as http:
+        body = {"model": "scripted", "messages": HI}
+        reply = http.post("/v1/chat/completions", json=body, headers={"Origin": "https://a.example"})
+    assert reply.status_code == 200
+    assert reply.headers["access-control-allow-origin"] in ("https://a.example", "*")
 
 
 def web(pages: dict[str, bytes]) -> ImageFetcher:

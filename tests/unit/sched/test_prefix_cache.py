@@ -107,3 +107,17 @@ def test_cached_blocks_are_given_up_when_they_are_needed() -> None:
     served(world, "first", tuple(range(12)))
     served(world, "filler", tuple(range(200, 216)))
     assert served(world, "second", tuple(range(12))) == 12
+
+
+def test_the_first_event_of_an_answer_tells_what_was_found() -> None:
+    """What is found again after a preemption was computed for this very request: it does not count."""
+    world = World(num_blocks=9, max_num_seqs=2, max_model_len=36)
+    served(world, "first", HEAD, 5)
+    world.submit(request("a", HEAD, 4, max_tokens=20), request("b", HEAD, 7, max_tokens=20))
+    world.run()
+    assert world.scheduler.stats().num_preemptions_total > 0
+    told: dict[str, list[int | None]] = {}
+    for event in world.events:
+        told.setdefault(event.request_id, []).append(event.num_cached_tokens)
+    assert {name: counts[0] for name, counts in told.items()} == {"first": 0, "a": 4, "b": 4}
+    assert all(count is None for counts in told.values() for count in counts[1:])

@@ -84,7 +84,7 @@ def test_a_stop_token_may_come_first() -> None:
     world = World()
     world.submit(request("a", 5, stop=frozenset(range(VOCAB_SIZE))))
     world.run()
-    assert world.events == [TokenEvent("a", None, FinishReason.STOP)]
+    assert world.events == [TokenEvent("a", None, FinishReason.STOP, num_cached_tokens=0)]
 
 
 def test_a_failed_request_ends_with_its_reason_and_the_others_go_on() -> None:
