@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.conftest import Scripted
+from tests.minutes import long_minutes
 
 Start = Callable[..., Scripted]
 
@@ -56,6 +57,6 @@ def test_nothing_that_fits_the_document_breaks_the_server(scripted: Start, tmp_p
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(60 * long_minutes() + 300)
 def test_nothing_that_fits_the_document_breaks_the_server_for_long(scripted: Start, tmp_path: Path) -> None:
-    fuzz(scripted("Hey"), tmp_path, max_time_s=600)
+    fuzz(scripted("Hey"), tmp_path, max_time_s=round(60 * long_minutes()))
