@@ -1,7 +1,9 @@
 """The process that reads one live camera: `python -m camera_sources.capture_child`. It may hang; it may be killed.
 
-It decodes at full rate, so that nothing old ever waits in a buffer, and keeps the newest pictures in shared memory. It
-never outlives its parent. Reconnecting, judging and telling anybody are the parent's business (`live.py`).
+It decodes at full rate, so that nothing old ever waits in a buffer. The first frame, and after each wish the next one,
+become pictures in shared memory; of the others it tells no more than that there were some, since converting and copying
+a picture costs about as much as decoding it. It never outlives its parent. Reconnecting, judging and telling anybody
+are the parent's business (`live.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 from typing import Any, BinaryIO
 
 from camera_sources.base import SourceError
-from camera_sources.capture_protocol import Ended, Ending, Order, Picture, to_line
+from camera_sources.capture_protocol import Ended, Ending, Order, Passed, Picture, to_line
 from camera_sources.cv import FFMPEG_WARNINGS, import_cv2
 from camera_sources.shared_frames import FrameWriter
 
@@ -32,20 +34,21 @@ def main() -> int:
     orders = os.fdopen(0, "rb", buffering=0, closefd=False)
     order = Order.from_line(orders.readline())
     _die_with_parent(order.parent_pid)
-    leave = threading.Event()
-    threading.Thread(target=_watch_parent, args=(leave,), daemon=True).start()
+    leave, wished = threading.Event(), threading.Event()
+    wished.set()
+    threading.Thread(target=_watch_parent, args=(leave, wished), daemon=True).start()
     # Whatever a library prints must not end up between our lines.
     notices = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     try:
-        ended = _capture(order, notices, leave)
+        ended = _capture(order, notices, leave, wished)
         notices.write(to_line(ended))
     except BrokenPipeError:
         return 1
     return 0
 
 
-def _capture(order: Order, notices: BinaryIO, leave: threading.Event) -> Ended:
+def _capture(order: Order, notices: BinaryIO, leave: threading.Event, wished: threading.Event) -> Ended:
     try:
         cv2 = import_cv2(FFMPEG_WARNINGS)
     except SourceError as error:
@@ -55,7 +58,7 @@ def _capture(order: Order, notices: BinaryIO, leave: threading.Event) -> Ended:
     try:
         if not capture.isOpened():
             return Ended(Ending.NOT_OPENED)
-        _drain(cv2, capture, FrameWriter(order.memory_fd), notices, leave)
+        _drain(cv2, capture, FrameWriter(order.memory_fd), notices, leave, wished)
         return Ended(Ending.BROKE_OFF)
     finally:
         capture.release()
@@ -72,8 +75,10 @@ def _open(cv2: Any, order: Order) -> Any:
     return cv2.VideoCapture(order.target, cv2.CAP_FFMPEG, parameters)
 
 
-def _drain(cv2: Any, capture: Any, writer: FrameWriter, notices: BinaryIO, leave: threading.Event) -> None:
-    """Decode until told to leave or until reads keep failing; one Picture per frame."""
+def _drain(
+    cv2: Any, capture: Any, writer: FrameWriter, notices: BinaryIO, leave: threading.Event, wished: threading.Event
+) -> None:
+    """Decode until told to leave or until reads keep failing; one Picture or Passed per frame."""
     number = num_bad = 0
     height = width = 0
     shape: tuple[int, int, int] | None = None
@@ -84,12 +89,18 @@ def _drain(cv2: Any, capture: Any, writer: FrameWriter, notices: BinaryIO, leave
             continue
         t_mono, t_wall = time.monotonic(), time.time()
         raw_pts_s = capture.get(cv2.CAP_PROP_POS_MSEC) / 1000.0
+        if not wished.is_set():
+            num_bad = 0
+            notices.write(to_line(Passed(number, t_mono, raw_pts_s)))
+            number += 1
+            continue
         target = None if shape is None else writer.begin(shape)
         ok, image = capture.retrieve(target)
         if not ok or image is None or image.ndim != 3:
             num_bad += 1
             continue
         num_bad = 0
+        wished.clear()
         if image is not target:  # the first picture, or one of another size, lies in memory of OpenCV's own
             height, width = image.shape[:2]
             shape = (height, width, 3)
@@ -99,10 +110,10 @@ def _drain(cv2: Any, capture: Any, writer: FrameWriter, notices: BinaryIO, leave
         number += 1
 
 
-def _watch_parent(leave: threading.Event) -> None:
-    """Leave when the parent closes our stdin or is gone; at once if the camera keeps us waiting."""
+def _watch_parent(leave: threading.Event, wished: threading.Event) -> None:
+    """Take wishes. Leave when the parent closes our stdin or is gone; at once if the camera keeps us waiting."""
     while os.read(0, 4096):
-        pass
+        wished.set()
     leave.set()
     time.sleep(LEAVE_S)
     os._exit(1)

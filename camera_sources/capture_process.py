@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from camera_sources.capture_protocol import Ended, Order, Picture, from_line
+from camera_sources.capture_protocol import WISH, Ended, Order, Passed, Picture, from_line
 from camera_sources.shared_frames import FrameReader, create_memory
 
 LOG_LINES = 50
@@ -30,7 +30,8 @@ Received = tuple[Picture, mmap.mmap]
 
 
 class CaptureProcess:
-    """A running `capture_child`. Use as a context manager, from one thread; leaving it ends the process.
+    """A running `capture_child`. Use as a context manager, from one thread; leaving it ends the process. It sends its
+    first picture unasked, then one for each `wish`, and word of every other frame.
 
     `transport` is what RTSP packets come over, "tcp" or "udp". Raises OSError if the process cannot be started.
     """
@@ -60,6 +61,7 @@ class CaptureProcess:
         order = Order(target, self._memory_fd, os.getpid(), open_timeout_s, read_timeout_s)
         with contextlib.suppress(BrokenPipeError):  # it died at once: `is_running` will tell
             self._stdin.write(order.to_line())
+        os.set_blocking(self._stdin.fileno(), False)  # a child that hangs takes no wishes, and nobody waits for it
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +81,12 @@ class CaptureProcess:
         self._stderr.close()
         os.close(self._memory_fd)
 
-    def receive(self, timeout_s: float) -> Iterator[Received | Ended]:
+    def wish(self) -> None:
+        """Ask for the next picture. From any thread, but not after leaving the context."""
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.write(WISH)
+
+    def receive(self, timeout_s: float) -> Iterator[Received | Passed | Ended]:
         """What the child said since the last call, in order; waits up to `timeout_s` if it said nothing."""
         for key, _ in self._selector.select(timeout_s):
             data = os.read(key.fd, MAX_LINE_BYTES)
@@ -95,6 +102,8 @@ class CaptureProcess:
                 if isinstance(notice, Picture):
                     shape = (notice.height, notice.width, 3)
                     yield notice, self._reader.mapping(notice.offset, shape)
+                elif isinstance(notice, Passed):
+                    yield notice
                 else:
                     self._drain_log()
                     yield notice

@@ -1,7 +1,7 @@
 """What a live source and its capture process say to each other, one JSON object a line. Data only.
 
-Down the child's stdin goes one Order, which is the only place where the URL appears; the pipe then stays open, and its
-end tells the child to leave. Up its stdout come Notices.
+Down the child's stdin goes one Order, which is the only place where the URL appears; the pipe then stays open: a WISH
+asks for the next picture, and the pipe's end tells the child to leave. Up its stdout come Notices.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+
+WISH = b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,15 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """A frame was decoded, numbered like pictures, and nobody had asked for it."""
+
+    number: int
+    t_mono: float
+    raw_pts_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The capture process leaves by itself."""
 
@@ -64,7 +75,7 @@ class Ended:
     detail: str = ""
 
 
-Notice = Picture | Ended
+Notice = Picture | Passed | Ended
 
 
 def to_line(notice: Notice) -> bytes:
@@ -79,6 +90,8 @@ def from_line(line: bytes) -> Notice:
         name = fields.pop("notice")
         if name == "Picture":
             return Picture(**fields)
+        if name == "Passed":
+            return Passed(**fields)
         return Ended(Ending(fields["ending"]), fields["detail"])
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError("not a notice") from error

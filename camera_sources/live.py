@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from camera_sources.backoff import Backoff
 from camera_sources.base import SourceState, SourceStatus
 from camera_sources.capture_process import CaptureProcess, Received
-from camera_sources.capture_protocol import Ended, Picture
+from camera_sources.capture_protocol import Ended, Passed
 from camera_sources.frame import Frame, freeze
 from camera_sources.pts import LiveClock
 from camera_sources.reasons import Reason, explain_ending
@@ -40,7 +42,7 @@ class Deadlines:
 class LiveSource:
     """A camera named by a stream's URL or a webcam's number. Delivers the newest picture; older ones are counted.
 
-    `num_frames` and `seq` count decoded frames, `num_dropped` those overtaken by a newer one before they were read.
+    `num_frames` and `seq` count decoded frames, `num_dropped` those that nobody asked for in time.
     `DOWN` lasts until a picture arrives, through all attempts; its reason is that of the last failure.
     """
 
@@ -62,6 +64,8 @@ class LiveSource:
         self._state = SourceState.CONNECTING
         self._reason = ""
         self._newest: tuple[int, float, Received] | None = None  # (seq, pts_s, where it lies)
+        self._process: CaptureProcess | None = None
+        self._has_wished = False
         self._last_read_seq = -1
         self._num_frames = 0
         self._num_read = 0
@@ -74,7 +78,10 @@ class LiveSource:
         self._thread.start()
 
     def read(self, timeout_s: float) -> Frame | None:
-        """See `Source.read`: the newest picture, or the next one if that was read already."""
+        """See `Source.read`: the picture of the newest frame if there is one, else that of the next one.
+
+        An older one that was asked for and came too late to be read is delivered at the deadline.
+        """
         deadline = time.monotonic() + timeout_s
         while (newest := self._await_newest(deadline)) is not None:
             seq, pts_s, (picture, mapping) = newest
@@ -129,7 +136,7 @@ class LiveSource:
             process = CaptureProcess(self._target, limits.open_s, limits.read_s, self._transport)
         except OSError as error:
             return Reason(f"cannot start a capture process: {error.strerror}")
-        with process:
+        with process, self._wishing(process):
             t_last: float | None = None
             seq_base = self._num_frames
             while not self._stop.is_set():
@@ -137,8 +144,7 @@ class LiveSource:
                     if isinstance(notice, Ended):
                         log, waited_s = process.log(), time.monotonic() - t_start
                         return explain_ending(notice.ending, notice.detail, log, limits.open_s, waited_s)
-                    self._publish(seq_base, notice)
-                    t_last = notice[0].t_mono
+                    t_last = self._publish(seq_base, notice)
                     if t_last - t_start > limits.steady_s:
                         self._num_failures = 0
                 if not process.is_running():
@@ -161,29 +167,54 @@ class LiveSource:
             self._set_state(SourceState.STALE, f"no picture for {age_s:.0f} s")
         return None
 
-    def _publish(self, seq_base: int, received: Received) -> None:
-        picture: Picture = received[0]
-        pts_s = self._clock.tick(picture.raw_pts_s, picture.t_mono)
+    @contextmanager
+    def _wishing(self, process: CaptureProcess) -> Iterator[None]:
+        """Meanwhile wishes go to `process`, which sends its first picture unasked."""
         with self._changed:
-            seq = seq_base + picture.number
-            self._newest = (seq, pts_s, received)
+            self._process, self._has_wished = process, True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._process = None
+
+    def _publish(self, seq_base: int, notice: Received | Passed) -> float:
+        """Take note of one frame; returns when it was decoded."""
+        frame = notice if isinstance(notice, Passed) else notice[0]
+        pts_s = self._clock.tick(frame.raw_pts_s, frame.t_mono)
+        with self._changed:
+            seq = seq_base + frame.number
             self._num_frames = seq + 1
-            self._t_frame = picture.t_mono
+            self._t_frame = frame.t_mono
             if self._state is not SourceState.ENDED:
                 self._state, self._reason = SourceState.LIVE, ""
-            self._changed.notify_all()
+            if not isinstance(notice, Passed):
+                self._newest = (seq, pts_s, notice)
+                self._has_wished = False
+                self._changed.notify_all()
+        return frame.t_mono
 
     def _await_newest(self, deadline: float) -> tuple[int, float, Received] | None:
-        """The newest picture not yet read, marked as read; None at the deadline or once stopped."""
+        """A picture not yet read, marked as read; None at the deadline or once stopped."""
         with self._changed:
+            least_seq = self._num_frames - 1
             while not self._stop.is_set():
-                if self._newest is not None and self._newest[0] > self._last_read_seq:
-                    self._last_read_seq = self._newest[0]
+                newest = self._newest if self._newest and self._newest[0] > self._last_read_seq else None
+                left_s = deadline - time.monotonic()
+                if newest is not None and (newest[0] >= least_seq or left_s <= 0):
+                    self._last_read_seq = newest[0]
                     self._num_read += 1
-                    return self._newest
-                if not self._changed.wait(max(0.0, deadline - time.monotonic())):
+                    return newest
+                if left_s <= 0:
                     return None
+                self._wish()
+                self._changed.wait(left_s)
             return None
+
+    def _wish(self) -> None:
+        if self._process is not None and not self._has_wished:
+            self._process.wish()
+            self._has_wished = True
 
     def _set_state(self, state: SourceState, reason: str) -> None:
         with self._changed:

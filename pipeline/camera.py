@@ -93,6 +93,13 @@ class Camera:
             return True
         return self.paced and len(self.mailbox) > 0 and frame.t_mono - self._t_handed >= REFRESH_S
 
+    def rest_s(self, t_mono: float) -> float:
+        """How long no frame is wanted: a live camera need not be read before, and reading a picture costs something."""
+        if not self.source.is_live:
+            return 0.0
+        refresh = self._t_handed + REFRESH_S if len(self.mailbox) else float("inf")
+        return max(0.0, min(self.sampler.due, refresh) - t_mono)
+
     def hand_over(self, frame: Frame) -> None:
         """A frame to look at. Pushes out the one that still waits."""
         self.hold()

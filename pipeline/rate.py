@@ -18,6 +18,11 @@ class Sampler:
         self._due: float | None = None
         self._last = float("-inf")
 
+    @property
+    def due(self) -> float:
+        """When the next frame is due on the clock; the past before the first."""
+        return float("-inf") if self._due is None else self._due
+
     def try_take(self, clock_s: float) -> bool:
         """Whether the frame at `clock_s` is due; if so, the next one is due a period later."""
         period_s = 1.0 / self.fps

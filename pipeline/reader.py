@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from camera_sources.base import SourceState
 from pipeline.camera import Camera
@@ -43,7 +44,9 @@ class Reader:
 
     def _read(self) -> None:
         camera, source = self._camera, self._camera.source
-        while not self._stopping.is_set():
+        while not self._stopping.wait(min(camera.rest_s(time.monotonic()), POLL_S)):
+            if camera.rest_s(time.monotonic()) > 0:
+                continue  # the detector's rate may have changed meanwhile
             frame = source.read(POLL_S)
             if frame is None:
                 if source.status().state is SourceState.ENDED:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,7 +58,8 @@ class RtspServer:
 
     A context manager; skips or fails the test (see `require_rtsp_server`) where there is no server to run. `url` holds
     the credentials, percent-encoded. `auth` is "basic" or "digest"; with a `certificate` (PEM, key included) it speaks
-    RTSPS.
+    RTSPS. With `keeps_time` the clip goes on from the first start on, whether or not anybody is connected, as what a
+    camera looks at does; `scene_s` is where it has come to.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class RtspServer:
         transport: str = "tcp",
         auth: str = "basic",
         certificate: Path | None = None,
+        keeps_time: bool = False,
     ) -> None:
         self.port = port or free_port()
         self._certificate = certificate
@@ -79,7 +82,15 @@ class RtspServer:
         self._options += ["--certificate", str(certificate)] if certificate else []
         self._path, self._user, self._password = path, user, password
         self._size, self._fps = size, fps
+        self._keeps_time = keeps_time
+        self._began: float | None = None
         self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def scene_s(self) -> float:
+        """Seconds since the scene began, all rounds of the clip counted."""
+        assert self._began is not None, "it was not started"
+        return time.monotonic() - self._began
 
     @property
     def bare_url(self) -> str:
@@ -112,6 +123,9 @@ class RtspServer:
         command += self._options
         if self._path is not None:
             command += ["--file", str(self._path)]
+        self._began = self._began or time.monotonic()
+        if self._keeps_time:
+            command += ["--began", str(self._began)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None

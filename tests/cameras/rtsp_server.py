@@ -1,16 +1,19 @@
 """A real RTSP server for the tests, run by the system's Python (which has GStreamer's bindings), not by ours.
 
     /usr/bin/python3 rtsp_server.py --port 8554 [--file CLIP.mp4] [--size WxH] [--fps N] [--transport tcp|udp]
-        [--auth basic|digest] [--certificate PEM]                                       user:password on stdin
+        [--auth basic|digest] [--certificate PEM] [--began T]                           user:password on stdin
 
 Serves rtsp://127.0.0.1:PORT/cam (rtsps:// with a certificate) over one transport: CLIP (H.264 in MP4) in a loop, or a
-moving test pattern. Prints READY once it accepts connections.
+moving test pattern. Whoever connects sees CLIP from its beginning; with --began (seconds of the monotonic clock) from
+where it would be had it been playing since then, as a scene goes on before a camera that is off. Prints READY once it
+accepts connections.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from typing import Any
 
 import gi  # pyright: ignore[reportMissingImports]
@@ -27,8 +30,9 @@ H264 = "video/x-h264,stream-format=byte-stream,alignment=au"
 class ClipFactory(GstRtspServer.RTSPMediaFactory):
     """Serves the clip's own access units, over and over, with times that keep growing."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, began: float | None) -> None:
         super().__init__()
+        self._began = began
         self._units, self._caps = read_units(path)
         self._length = max(unit.pts + unit.duration for unit in self._units)
         self.set_launch(f"( appsrc name=clip format=time ! h264parse ! {PAY} )")
@@ -36,14 +40,24 @@ class ClipFactory(GstRtspServer.RTSPMediaFactory):
     def do_configure(self, media: Any) -> None:
         source = media.get_element().get_by_name("clip")
         source.set_caps(self._caps)
-        source.connect("need-data", self._feed, {"next": 0})
+        first = self._first()
+        start = self._units[first].pts if first else 0
+        source.connect("need-data", self._feed, {"next": first, "start": start})
+
+    def _first(self) -> int:
+        """The key frame that the scene has come to by now."""
+        if self._began is None:
+            return 0
+        now = int((time.monotonic() - self._began) * Gst.SECOND) % self._length
+        keys = (i for i, unit in enumerate(self._units) if not unit.has_flags(Gst.BufferFlags.DELTA_UNIT))
+        return next((i for i in keys if self._units[i].pts >= now), 0)
 
     def _feed(self, source: Any, _wanted: int, position: dict[str, int]) -> None:
         num_loops, index = divmod(position["next"], len(self._units))
         position["next"] += 1
         unit = self._units[index].copy_deep()
-        unit.pts += num_loops * self._length
-        unit.dts += num_loops * self._length
+        unit.pts += num_loops * self._length - position["start"]
+        unit.dts += num_loops * self._length - position["start"]
         source.emit("push-buffer", unit)
 
 
@@ -103,12 +117,13 @@ def main() -> int:
     parser.add_argument("--transport", choices=("tcp", "udp"), default="tcp")
     parser.add_argument("--auth", choices=("basic", "digest"), default="basic")
     parser.add_argument("--certificate")
+    parser.add_argument("--began", type=float)
     options = parser.parse_args()
     Gst.init(None)
     server = GstRtspServer.RTSPServer()
     server.set_address("127.0.0.1")
     server.set_service(str(options.port))
-    factory = ClipFactory(options.file) if options.file else pattern_factory(options.size, options.fps)
+    factory = ClipFactory(options.file, options.began) if options.file else pattern_factory(options.size, options.fps)
     factory.set_shared(True)
     factory.set_protocols(getattr(GstRtsp.RTSPLowerTrans, options.transport.upper()))
     protect(server, factory, sys.stdin.readline().rstrip("\n"), options.auth, options.certificate)

@@ -17,7 +17,7 @@ import pytest
 from camera_sources.backoff import Backoff
 from camera_sources.base import SourceState
 from camera_sources.capture_process import child_environment
-from camera_sources.capture_protocol import Ended, Ending, Order, Picture, from_line, to_line
+from camera_sources.capture_protocol import Ended, Ending, Order, Passed, Picture, from_line, to_line
 from camera_sources.live import Deadlines, LiveSource
 from camera_sources.reasons import explain_ending
 from camera_sources.rtsp import RtspSource
@@ -160,7 +160,7 @@ def test_protocol_lines_read_back() -> None:
     picture = Picture(3, 1.5, 2.5, 0.12, 64, 8, 480, 640)
     ended = Ended(Ending.NO_OPENCV, "why\nnot")
     order = Order(f"rtsp://u:{PASSWORD}@cam", 5, 1, 2.0, 3.0)
-    for notice in (picture, ended):
+    for notice in (picture, Passed(4, 1.6, 0.16), ended):
         line = to_line(notice)
         assert line.count(b"\n") == 1
         assert from_line(line) == notice

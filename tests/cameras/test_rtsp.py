@@ -7,14 +7,18 @@ import os
 import signal
 import time
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
 from camera_sources.backoff import Backoff
 from camera_sources.live import Deadlines
 from camera_sources.rtsp import RtspSource
+from tests.cameras.burned import burn_numbers, read_number
 from tests.cameras.fixtures import RtspServer, free_port, require_clip
+from tests.cameras.generated import write_clip
 from tests.cameras.processes import capture_processes, read
 from tests.cameras.running import is_down, is_live, is_stale, read_some, running, wait_for
 
@@ -121,6 +125,24 @@ def test_a_capture_process_that_hangs_or_dies_is_replaced(number: signal.Signals
         assert pid not in capture_processes()
         wait_for(source, is_live)
         assert read_some(source, 1)[0].seq > seq
+
+
+def test_pictures_are_made_of_the_frames_asked_for_and_show_their_own_time(tmp_path: Path) -> None:
+    """Of the frames between, nothing is converted or copied, but they are counted; one asked for is no old one."""
+    numbered = burn_numbers(write_clip(tmp_path / "c.mp4", 200, 20, (384, 64)), tmp_path / "n.mp4", (384, 64), 20)
+    asked, shown = [], []
+    with RtspServer(numbered) as server, running(RtspSource(server.url, camera_id="a", deadlines=QUICK)) as source:
+        for pause_s in (0.0, 0.6, 0.0, 0.0, 1.1, 0.0, 0.3):
+            time.sleep(pause_s)
+            asked.append(time.monotonic())
+            shown += read_some(source, 1)
+        status = source.status()
+    assert all(frame.t_mono > t_asked - 0.2 for frame, t_asked in zip(shown[1:], asked[1:], strict=True))
+    numbers = [read_number(frame.image) for frame in shown]
+    assert np.diff(numbers).tolist() == np.diff([frame.seq for frame in shown]).tolist()
+    assert np.diff(numbers) / 20 == pytest.approx(np.diff([frame.pts_s for frame in shown]), abs=0.03)
+    assert max(np.diff(numbers)) > 15, "frames passed while nobody asked"
+    assert status.num_dropped >= status.num_frames - len(shown) - 1
 
 
 @pytest.mark.clips

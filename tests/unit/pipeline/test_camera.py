@@ -81,6 +81,18 @@ def test_a_frame_that_waits_gives_way_to_a_newer_one() -> None:
     assert looked.wants(next_due)
 
 
+def test_a_live_camera_is_not_read_before_a_frame_is_due() -> None:
+    looked = camera(paced=True, is_live=True)
+    looked.sampler.fps = 1.0
+    assert looked.rest_s(100.0) == 0, "the first frame is due at once"
+    assert looked.wants(replace(frame(0), t_mono=100.0))
+    assert looked.rest_s(100.25) == pytest.approx(0.75)
+    assert looked.rest_s(101.5) == 0
+    looked.hand_over(replace(frame(0), t_mono=100.0))
+    assert looked.rest_s(100.05) == pytest.approx(0.15), "while it waits for the detector a newer one is wanted"
+    assert camera(paced=True, is_live=False).rest_s(100.0) == 0, "of a file every frame is read"
+
+
 def test_a_file_read_without_pacing_skips_no_frame_that_was_due() -> None:
     looked = camera(paced=False)
     looked.hand_over(replace(frame(0), t_mono=100.0))
