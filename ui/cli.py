@@ -26,6 +26,7 @@ from ui.commands.config import config
 from ui.commands.export import export
 from ui.commands.help_text import Command, Group
 from ui.commands.run import run
+from ui.commands.selftest import selftest
 from ui.commands.serve import serve
 from ui.commands.tune import tune
 from ui.commands.watch import watch
@@ -43,7 +44,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, serve, watch, chat, bench, tune, export):
+for command in (run, serve, watch, chat, bench, tune, selftest, export):
     cli.command(cls=Command)(command)
 cli.add_typer(config)
 cli.command(hidden=True)(app)

@@ -11,10 +11,10 @@ from backend.sched.policy import POLICIES, Policy, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState
 from backend.sched.view import Lane, View
+from backend.selftest.guesses import WildSpeculator
 from backend.types import FinishReason, Request, Step, TokenEvent
 from tests.fuzz.contract_runner import VOCAB_SIZE, ContractRunner, expected_answer
 from tests.fuzz.traces import Trace, never_fits
-from tests.fuzz.wild import WildSpeculator
 
 IMPOSSIBLE_TIMES = (0.0, -1.0, float("inf"), float("nan"))
 

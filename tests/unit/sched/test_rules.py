@@ -12,8 +12,8 @@ from backend.sched.blocks import BlockPool
 from backend.sched.policy import FixedBudget
 from backend.sched.sequence import Sequence
 from backend.sched.view import Lane, View
+from backend.selftest.guesses import WildSpeculator
 from tests.fuzz.contract_runner import VOCAB_SIZE
-from tests.fuzz.wild import WildSpeculator
 from tests.unit.sched.builders import BACKGROUND, World, booked, image, request, sequence
 
 

@@ -1,4 +1,7 @@
-"""Guesses without sense or price: right as far as chance says, then wrong, of any length that an answer may have."""
+"""Guesses without sense or price: right as far as chance says, then wrong, of any length that an answer may have.
+
+A real answer repeats itself too rarely to try guessing on it; with these, every place and number of guesses comes up.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class WildSpeculator(Speculator):
         self._next_token = next_token
 
     def propose(self, decodes: Sequence[Seq], cost: CostModel, context_len: int) -> dict[str, tuple[int, ...]]:
+        """See `Speculator.propose`: none to as many as there is room for, right ones first."""
         proposals: dict[str, tuple[int, ...]] = {}
         for seq in decodes:
             room = min(self._num_tokens, num_open(seq, context_len) - 1)
