@@ -14,7 +14,7 @@ from ui.commands.engine_flags import default
 from ui.commands.run import DATA_DIR
 from ui.errors import UsageError
 
-MOMENTS = ["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S"]
+MOMENTS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
 
 
 def export(
@@ -31,14 +31,15 @@ def export(
         str | None, typer.Option(metavar="WORDS", help=f"Only captions with all of these words. {default('all')}")
     ] = None,
     since: Annotated[
-        datetime | None,
+        str | None,
         typer.Option(
-            metavar="TIME", formats=MOMENTS, help=f"Only events from this local time on. {default('the first')}"
+            metavar="TIME",
+            help=f"Only events from this local time on, like 2026-06-01 or '2026-06-01 14:30'. {default('the first')}",
         ),
     ] = None,
     until: Annotated[
-        datetime | None,
-        typer.Option(metavar="TIME", formats=MOMENTS, help=f"Only events before it. {default('the last')}"),
+        str | None,
+        typer.Option(metavar="TIME", help=f"Only events before it. {default('the last')}"),
     ] = None,
 ) -> int:
     """Write stored events as JSON lines with their pictures; Watchword may be running meanwhile."""
@@ -47,6 +48,7 @@ def export(
     from pipeline.store import DATABASE, EventStore
 
     data_dir, out = data_dir.expanduser(), out.expanduser()
+    start, end = _moment("--since", since), _moment("--until", until)
     if not (data_dir / DATABASE).is_file():
         raise UsageError(f"{data_dir} holds no events; --data-dir names the directory of a run")
     if out.exists():
@@ -54,8 +56,8 @@ def export(
     query = EventQuery(
         words=words,
         camera=camera,
-        since=None if since is None else since.timestamp(),
-        until=None if until is None else until.timestamp(),
+        since=start,
+        until=end,
     )
     store = EventStore(data_dir)
     columns = (TextColumn("{task.completed} events"),)
@@ -65,3 +67,15 @@ def export(
     store.close()
     typer.echo(f"{num_events} event{'' if num_events == 1 else 's'} in {out}")
     return 0
+
+
+def _moment(flag: str, text: str | None) -> float | None:
+    """Unix time of what a person typed as local time. Raises UsageError for anything that is no time."""
+    if text is None:
+        return None
+    for form in MOMENTS:
+        try:
+            return datetime.strptime(text, form).timestamp()
+        except ValueError:
+            continue
+    raise UsageError(f"{flag} {text}: it takes a local time like 2026-06-01 or '2026-06-01 14:30'")

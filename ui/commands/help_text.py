@@ -1,4 +1,4 @@
-"""Help without noise: what takes no value shows no type."""
+"""Help without noise: what takes no value shows no type, and a paragraph breaks where the terminal ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 
-class _NoTypeOfSwitches:
+class _Plain:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As typer's; each paragraph of the help becomes one line, which typer then wraps (else only the first is)."""
+        super().__init__(*args, **kwargs)
+        self.help: str | None = self.help and "\n\n".join(" ".join(part.split()) for part in self.help.split("\n\n"))
+
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, `--help` among them, switches marked as taking nothing."""
         params = super().get_params(ctx)  # pyright: ignore[reportAttributeAccessIssue]
@@ -17,9 +22,9 @@ class _NoTypeOfSwitches:
         return params
 
 
-class Command(_NoTypeOfSwitches, TyperCommand):
+class Command(_Plain, TyperCommand):
     """One command of `watchword`."""
 
 
-class Group(_NoTypeOfSwitches, TyperGroup):
+class Group(_Plain, TyperGroup):
     """`watchword` itself."""

@@ -136,6 +136,25 @@ def test_help_names_every_flag(
     assert "[default: demo]" in text or command == "chat"
 
 
+def test_paragraphs_of_help_break_where_the_terminal_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert execute(["tune", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("Chats stream while" in line and "also after Ctrl-C." in line for line in lines)
+
+
+@pytest.mark.parametrize("given", ["yesterday", "2026-13-01", "2026-06-01 25:00"])
+def test_a_time_that_is_none_is_answered_with_one(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["export", str(tmp_path / "out"), "--until", given]) == 2
+    assert said(capsys).strip() == (
+        f"watchword: --until {given}: it takes a local time like 2026-06-01 or '2026-06-01 14:30'"
+    )
+
+
 def test_help_is_quick_and_loads_nothing_heavy() -> None:
     code = (
         "import sys; from ui.cli import execute; execute(['--help']);"
