@@ -75,10 +75,10 @@ def test_a_client_that_leaves_while_its_request_is_prepared_frees_its_place(
     may_go_on, seen = threading.Event(), []
     prepare = rig.adapter.prepare
 
-    def slowly(messages: Any, images: Any) -> Any:
+    def slowly(messages: Any, images: Any, tools: Any) -> Any:
         seen.append(messages[0]["content"])
         assert may_go_on.wait(30)
-        return prepare(messages, images)
+        return prepare(messages, images, tools)
 
     monkeypatch.setattr(rig.adapter, "prepare", slowly)
     with rig.live.http() as http:
