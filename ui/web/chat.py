@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pipeline.store import EventStore
 
 STARTERS = (
-    "What is the capital of France?",
-    "Write a short poem about the sea.",
+    "Why is the sky blue?",
+    "Why do people ride bicycles?",
 )
 SIGHTED_STARTER = "What did the cameras see?"
 DEFAULT_QUESTION = "Describe the image."
