@@ -2,8 +2,8 @@
 
 It decodes at full rate, so that nothing old ever waits in a buffer. The first frame, and after each wish the next one,
 become pictures in shared memory; of the others it tells no more than that there were some, since converting and copying
-a picture costs about as much as decoding it. It never outlives its parent. Reconnecting, judging and telling anybody
-are the parent's business (`live.py`).
+a picture costs about as much as decoding it. A damaged frame (`damage.py`) never becomes one. It never outlives its
+parent. Reconnecting, judging and telling anybody are the parent's business (`live.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 
 from camera_sources.base import SourceError
 from camera_sources.capture_protocol import Ended, Ending, Order, Passed, Picture, to_line
-from camera_sources.cv import FFMPEG_WARNINGS, import_cv2
+from camera_sources.cv import FFMPEG_INFO, import_cv2
+from camera_sources.damage import Damage, DecoderLog
 from camera_sources.shared_frames import FrameWriter
 
 MAX_BAD_READS = 5  # in a row; on a live stream they are a lost connection, not damage
@@ -39,18 +40,23 @@ def main() -> int:
     threading.Thread(target=_watch_parent, args=(leave, wished), daemon=True).start()
     # Whatever a library prints must not end up between our lines.
     notices = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
+    log = DecoderLog()
     try:
-        ended = _capture(order, notices, leave, wished)
+        ended = _capture(order, notices, leave, wished, log)
+        log.take()  # the cause before the effect
         notices.write(to_line(ended))
     except BrokenPipeError:
         return 1
+    finally:
+        log.close()
     return 0
 
 
-def _capture(order: Order, notices: BinaryIO, leave: threading.Event, wished: threading.Event) -> Ended:
+def _capture(
+    order: Order, notices: BinaryIO, leave: threading.Event, wished: threading.Event, log: DecoderLog
+) -> Ended:
     try:
-        cv2 = import_cv2(FFMPEG_WARNINGS)
+        cv2 = import_cv2(FFMPEG_INFO)
     except SourceError as error:
         return Ended(Ending.NO_OPENCV, str(error))
     cv2.setNumThreads(1)
@@ -58,7 +64,7 @@ def _capture(order: Order, notices: BinaryIO, leave: threading.Event, wished: th
     try:
         if not capture.isOpened():
             return Ended(Ending.NOT_OPENED)
-        _drain(cv2, capture, FrameWriter(order.memory_fd), notices, leave, wished)
+        _drain(cv2, capture, FrameWriter(order.memory_fd), notices, leave, wished, log)
         return Ended(Ending.BROKE_OFF)
     finally:
         capture.release()
@@ -76,10 +82,17 @@ def _open(cv2: Any, order: Order) -> Any:
 
 
 def _drain(
-    cv2: Any, capture: Any, writer: FrameWriter, notices: BinaryIO, leave: threading.Event, wished: threading.Event
+    cv2: Any,
+    capture: Any,
+    writer: FrameWriter,
+    notices: BinaryIO,
+    leave: threading.Event,
+    wished: threading.Event,
+    log: DecoderLog,
 ) -> None:
     """Decode until told to leave or until reads keep failing; one Picture or Passed per frame."""
     number = num_bad = 0
+    damage = Damage()
     height = width = 0
     shape: tuple[int, int, int] | None = None
     while not leave.is_set() and num_bad < MAX_BAD_READS:
@@ -89,7 +102,8 @@ def _drain(
             continue
         t_mono, t_wall = time.monotonic(), time.time()
         raw_pts_s = capture.get(cv2.CAP_PROP_POS_MSEC) / 1000.0
-        if not wished.is_set():
+        is_key = chr(max(0, int(capture.get(cv2.CAP_PROP_FRAME_TYPE)))) not in "PB"  # as if it were, where unknown
+        if damage.hits(log.take(), is_key, t_mono) or not wished.is_set():
             num_bad = 0
             notices.write(to_line(Passed(number, t_mono, raw_pts_s)))
             number += 1

@@ -9,7 +9,7 @@ from typing import Any
 from camera_sources.base import SourceError
 
 FFMPEG_QUIET = -8
-FFMPEG_WARNINGS = 24
+FFMPEG_INFO = 32
 
 
 def import_cv2(ffmpeg_log_level: int = FFMPEG_QUIET) -> Any:

@@ -46,6 +46,7 @@ def make_clip(data: Path, out: Path, size: str, fps: int) -> None:
     """The clip as a camera of that size and rate would send it: no B-frames, a key frame every two seconds."""
     scale = f"scale={size.replace('x', ':')}"
     encode = ["-c:v", "libx264", "-preset", "veryfast", "-tune", "zerolatency", "-g", str(2 * fps), "-an"]
+    encode += ["-threads", "1"]  # else each frame has several slices, which GStreamer's payloader tears apart
     command = ["ffmpeg", "-loglevel", "error", "-i", data / "videos" / CLIP, "-t", "40", "-vf", scale, "-r", str(fps)]
     subprocess.run([*command, *encode, out], check=True)
 

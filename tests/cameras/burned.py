@@ -17,9 +17,9 @@ STRIP_HEIGHT = 32  # a multiple of H.264's block size
 MARGIN = 64  # levels of gray off black or white that lossy copies may cost
 
 
-def burn_numbers(source: Path, target: Path, size: tuple[int, int], fps: int) -> Path:
-    """`source`, a clip of `size` (width, height), with numbered frames, as a camera sends it: no B-frames, a key frame
-    every second."""
+def burn_numbers(source: Path, target: Path, size: tuple[int, int], fps: int, seconds: float | None = None) -> Path:
+    """`source` (its first `seconds`), a clip of `size` (width, height), with numbered frames, as a camera sends it: no
+    B-frames, a key frame every second."""
     width, height = size
     block = width // (2 * NUM_BITS)
     filters = [f"pad=h={height + STRIP_HEIGHT}:color=black"]
@@ -28,8 +28,10 @@ def burn_numbers(source: Path, target: Path, size: tuple[int, int], fps: int) ->
         box = f"x={place * block}:y={height}:w={block}:h={STRIP_HEIGHT}"
         filters.append(f"drawbox={box}:color=white:t=fill:enable='eq(mod(floor(n/{1 << bit}),2),{1 - inverted})'")
     encode = ["-c:v", "libx264", "-preset", "veryfast", "-tune", "zerolatency", "-crf", "20", "-g", str(fps), "-an"]
-    command = ["ffmpeg", "-y", "-loglevel", "error", "-i", source, "-vf", ",".join(filters), *encode, target]
-    subprocess.run(command, check=True)
+    encode += ["-threads", "1"]  # else each frame has several slices, which GStreamer's payloader tears apart
+    length = [] if seconds is None else ["-t", str(seconds)]
+    command = ["ffmpeg", "-y", "-loglevel", "error", *length, "-i", source, "-vf", ",".join(filters), *encode]
+    subprocess.run([*command, target], check=True)
     return target
 
 

@@ -59,7 +59,7 @@ class RtspServer:
     A context manager; skips or fails the test (see `require_rtsp_server`) where there is no server to run. `url` holds
     the credentials, percent-encoded. `auth` is "basic" or "digest"; with a `certificate` (PEM, key included) it speaks
     RTSPS. With `keeps_time` the clip goes on from the first start on, whether or not anybody is connected, as what a
-    camera looks at does; `scene_s` is where it has come to.
+    camera looks at does; `scene_s` is where it has come to. With `damage` every so many-th frame loses a half.
     """
 
     def __init__(
@@ -75,10 +75,12 @@ class RtspServer:
         auth: str = "basic",
         certificate: Path | None = None,
         keeps_time: bool = False,
+        damage: int = 0,
     ) -> None:
         self.port = port or free_port()
         self._certificate = certificate
         self._options = ["--transport", transport, "--auth", auth]
+        self._options += ["--damage", str(damage)]
         self._options += ["--certificate", str(certificate)] if certificate else []
         self._path, self._user, self._password = path, user, password
         self._size, self._fps = size, fps

@@ -1,12 +1,12 @@
 """A real RTSP server for the tests, run by the system's Python (which has GStreamer's bindings), not by ours.
 
     /usr/bin/python3 rtsp_server.py --port 8554 [--file CLIP.mp4] [--size WxH] [--fps N] [--transport tcp|udp]
-        [--auth basic|digest] [--certificate PEM] [--began T]                           user:password on stdin
+        [--auth basic|digest] [--certificate PEM] [--began T] [--damage N]              user:password on stdin
 
 Serves rtsp://127.0.0.1:PORT/cam (rtsps:// with a certificate) over one transport: CLIP (H.264 in MP4) in a loop, or a
 moving test pattern. Whoever connects sees CLIP from its beginning; with --began (seconds of the monotonic clock) from
-where it would be had it been playing since then, as a scene goes on before a camera that is off. Prints READY once it
-accepts connections.
+where it would be had it been playing since then, as a scene goes on before a camera that is off. With --damage every
+Nth frame loses its second half. Prints READY once it accepts connections.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ H264 = "video/x-h264,stream-format=byte-stream,alignment=au"
 class ClipFactory(GstRtspServer.RTSPMediaFactory):
     """Serves the clip's own access units, over and over, with times that keep growing."""
 
-    def __init__(self, path: str, began: float | None) -> None:
+    def __init__(self, path: str, began: float | None, damage: int) -> None:
         super().__init__()
         self._began = began
+        self._damage = damage
         self._units, self._caps = read_units(path)
         self._length = max(unit.pts + unit.duration for unit in self._units)
         self.set_launch(f"( appsrc name=clip format=time ! h264parse ! {PAY} )")
@@ -58,6 +59,8 @@ class ClipFactory(GstRtspServer.RTSPMediaFactory):
         unit = self._units[index].copy_deep()
         unit.pts += num_loops * self._length - position["start"]
         unit.dts += num_loops * self._length - position["start"]
+        if self._damage and position["next"] % self._damage == 0:
+            unit.resize(0, unit.get_size() // 2)
         source.emit("push-buffer", unit)
 
 
@@ -118,12 +121,17 @@ def main() -> int:
     parser.add_argument("--auth", choices=("basic", "digest"), default="basic")
     parser.add_argument("--certificate")
     parser.add_argument("--began", type=float)
+    parser.add_argument("--damage", type=int, default=0)
     options = parser.parse_args()
     Gst.init(None)
     server = GstRtspServer.RTSPServer()
     server.set_address("127.0.0.1")
     server.set_service(str(options.port))
-    factory = ClipFactory(options.file, options.began) if options.file else pattern_factory(options.size, options.fps)
+    factory = (
+        ClipFactory(options.file, options.began, options.damage)
+        if options.file
+        else pattern_factory(options.size, options.fps)
+    )
     factory.set_shared(True)
     factory.set_protocols(getattr(GstRtsp.RTSPLowerTrans, options.transport.upper()))
     protect(server, factory, sys.stdin.readline().rstrip("\n"), options.auth, options.certificate)

@@ -6,18 +6,30 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from camera_sources.backoff import Backoff
 from camera_sources.base import SourceError
 from camera_sources.live import Deadlines
 from camera_sources.rtsp import RtspSource
-from tests.cameras.fixtures import RtspServer
+from tests.cameras.burned import burn_numbers, read_number
+from tests.cameras.fixtures import RtspServer, require_clip
 from tests.cameras.http_cameras import HlsServer, MjpegServer
 from tests.cameras.running import is_down, is_live, is_stale, read_some, running, wait_for
 
 PASSWORD = "p@ss:w/rd&%41"
 QUICK = Deadlines(stale_s=1.0, dead_s=2.5, backoff=Backoff(first_s=0.3, max_s=1.0))
+
+
+def frames_of(path: Path) -> list[NDArray[np.uint8]]:
+    """Every frame of a clip."""
+    clip, frames = cv2.VideoCapture(str(path)), []
+    while (read := clip.read())[0]:
+        frames.append(np.asarray(read[1], np.uint8))
+    return frames
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +65,28 @@ def test_udp_is_used_where_it_is_asked_for_and_only_there() -> None:
             read_some(source, 3)
         with running(RtspSource(server.url, camera_id="a", deadlines=QUICK)) as source:
             assert "try the other of tcp and udp" in wait_for(source, is_down).reason
+
+
+@pytest.mark.rtsp
+@pytest.mark.clips
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_frames_with_holes_never_become_pictures(transport: str, tmp_path: Path) -> None:
+    """Where data get lost, ffmpeg patches frames up and delivers them; what arrives here is as it was sent."""
+    size = (768, 432)
+    numbered = burn_numbers(require_clip("one-by-one-person-detection.mp4"), tmp_path / "n.mp4", size, 10, seconds=12)
+    sent = frames_of(numbered)
+    with (
+        RtspServer(numbered, transport=transport, damage=7) as server,
+        running(RtspSource(server.url, camera_id="a", transport=transport)) as source,
+    ):
+        shown = read_some(source, 1)
+        while shown[-1].seq < 90:
+            shown += read_some(source, 1)
+    for frame in shown:
+        original = sent[read_number(frame.image)]
+        blocks = np.abs(frame.image.astype(int) - original).reshape(29, 16, 48, 16, 3).mean(axis=(1, 3, 4))
+        assert blocks.max() < 3, "one block of 16 x 16 that differs is a hole"
+    assert 10 < len(shown) < 75, "some were left out, since data were lost, and some were whole"
 
 
 def test_an_unknown_transport_is_named_without_the_password() -> None:
