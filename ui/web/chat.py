@@ -53,7 +53,7 @@ class ChatBox:
             with box("div", "panel-head"):
                 with box("div"):
                     Text("h2", "Chat", id="chat-title")
-                    Text("p", "About anything, about a picture, or about what the cameras saw.", "aside")
+                    Text("p", "About anything, a picture, or what the cameras saw.", "aside")
                 self._clear = Text("button", "New conversation", "quiet", type="button")
                 self._clear.on("click", self._start_over)
             self._talk = box("div", "talk", role="log", aria_label="Conversation", tabindex="0")
