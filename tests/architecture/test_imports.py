@@ -67,6 +67,18 @@ def test_engine_core_loads_without_web_libraries(folder: str) -> None:
     assert not loaded
 
 
+@pytest.mark.parametrize(
+    ("module", "said"), [("tests.architecture.engine_core", "modules"), ("numba", "No module named numba")]
+)
+def test_engine_core_loads_where_only_torch_and_transformers_are(module: str, said: str) -> None:
+    """In a process that finds no other library; that it does not is tried on one that is installed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bare", module], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert said in done.stdout + done.stderr
+    assert (done.returncode == 0) == (said == "modules"), done.stderr
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_package_init_files_import_nothing(package: str) -> None:
     busy = [

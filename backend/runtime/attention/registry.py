@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from backend.runtime.kv_pool import KvPool
 
 BACKENDS = {
+    "flex": "backend.runtime.attention.flex:FlexAttention",
     "reference": "backend.runtime.attention.reference:ReferenceAttention",
     "sdpa": "backend.runtime.attention.sdpa:SdpaAttention",
 }

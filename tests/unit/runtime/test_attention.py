@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import flex_attention
 
 from backend.errors import ConfigError
 from backend.models.adapter import ModelSpec
@@ -16,6 +17,7 @@ from backend.runtime.attention.registry import BACKENDS, make_attention
 from backend.runtime.kv_pool import KvPool, bytes_per_block
 
 HEAD_DIM, BLOCK_SIZE, NUM_BLOCKS = 8, 4, 128
+FAST = ("sdpa", "flex")
 SPEC = ModelSpec(
     family="test",
     num_layers=2,
@@ -29,6 +31,12 @@ SPEC = ModelSpec(
     image_token_id=None,
     max_embeds_per_image=0,
 )
+
+
+@pytest.fixture(autouse=True)
+def _plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention's eager form as it is, not traced first, which would take seconds for each kind of step."""
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
 
 
 def make_pool(dtype: torch.dtype = torch.float32) -> KvPool:
@@ -57,12 +65,13 @@ STEPS = {
 }
 
 
+@pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("num_heads", [2, 6])
 @pytest.mark.parametrize("sliding_window", [None, 1, 6])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("lens", STEPS.values(), ids=STEPS.keys())
-def test_sdpa_equals_the_oracle(
-    lens: list[tuple[int, int]], softcap: float | None, sliding_window: int | None, num_heads: int
+def test_fast_backends_equal_the_oracle(
+    lens: list[tuple[int, int]], softcap: float | None, sliding_window: int | None, num_heads: int, name: str
 ) -> None:
     generator = torch.Generator().manual_seed(1)
     inputs = make_inputs(lens, seed=2)
@@ -71,10 +80,10 @@ def test_sdpa_equals_the_oracle(
     key, value = torch.randn(2, SPEC.num_kv_heads, total, HEAD_DIM, generator=generator)
     past = torch.randn(2, SPEC.num_kv_heads, NUM_BLOCKS * BLOCK_SIZE, HEAD_DIM, generator=generator)
     results = []
-    for name in ("reference", "sdpa"):
+    for which in ("reference", name):
         pool = make_pool()
         pool.write(1, torch.arange(NUM_BLOCKS * BLOCK_SIZE), past[0], past[1])
-        attention = make_attention(name, pool)
+        attention = make_attention(which, pool)
         # Non-contiguous on purpose: HF passes transposed views.
         q, k, v = (t.transpose(0, 1).contiguous().transpose(0, 1) for t in (query, key, value))
         plan = attention.plan(inputs)
@@ -84,7 +93,7 @@ def test_sdpa_equals_the_oracle(
 
 
 @pytest.mark.parametrize("sliding_window", [None, 1, 6])
-@pytest.mark.parametrize("name", ["reference", "sdpa"])
+@pytest.mark.parametrize("name", ["reference", *FAST])
 def test_images_see_themselves_in_both_directions(name: str, sliding_window: int | None) -> None:
     """Against the formula as a mask over all tokens: (before or in the same image) and within the window."""
     lens = [(1, 9), (12, 12), (10, 31)]
@@ -125,7 +134,8 @@ def test_the_oracle_is_plain_attention() -> None:
         torch.testing.assert_close(out[1, head], weights[0] * value[head, 0] + weights[1] * value[head, 1])
 
 
-def test_half_precision_stays_close_to_the_oracle() -> None:
+@pytest.mark.parametrize("name", FAST)
+def test_half_precision_stays_close_to_the_oracle(name: str) -> None:
     inputs = make_inputs(STEPS["everything at once"], seed=5)
     total = inputs.query_starts[-1]
     query, key, value = (
@@ -134,12 +144,13 @@ def test_half_precision_stays_close_to_the_oracle() -> None:
     )
     a, b = (
         attention.run(0, query, key, value, attention.plan(inputs), scale=0.3).float()
-        for attention in (make_attention(name, make_pool(torch.bfloat16)) for name in ("reference", "sdpa"))
+        for attention in (make_attention(which, make_pool(torch.bfloat16)) for which in ("reference", name))
     )
     torch.testing.assert_close(a, b, atol=0.02, rtol=0.02)
 
 
-def test_sequences_of_a_step_do_not_see_each_other() -> None:
+@pytest.mark.parametrize("name", FAST)
+def test_sequences_of_a_step_do_not_see_each_other(name: str) -> None:
     """Rewriting one sequence's keys and values leaves the others' results as they are, bit for bit."""
     inputs = make_inputs([(4, 9), (1, 20), (3, 3)], seed=6)
     query = torch.randn(2, 8, HEAD_DIM, generator=torch.Generator().manual_seed(7))
@@ -148,7 +159,7 @@ def test_sequences_of_a_step_do_not_see_each_other() -> None:
     changed[:, 4:5] += 5.0
     results = []
     for keys in (key, changed):
-        attention = make_attention("sdpa", make_pool())
+        attention = make_attention(name, make_pool())
         results.append(attention.run(0, query, keys, value, attention.plan(inputs), scale=0.3))
     rows = [slice(a, b) for a, b in pairwise(inputs.query_starts)]
     assert torch.equal(results[0][rows[0]], results[1][rows[0]])
@@ -157,9 +168,9 @@ def test_sequences_of_a_step_do_not_see_each_other() -> None:
 
 
 def test_an_unknown_backend_lists_the_choices() -> None:
-    with pytest.raises(ConfigError, match=r"'flash'.*reference, sdpa"):
+    with pytest.raises(ConfigError, match=r"'flash'.*flex, reference, sdpa"):
         make_attention("flash", make_pool())
-    assert set(BACKENDS) == {"reference", "sdpa"}
+    assert set(BACKENDS) == {"flex", "reference", "sdpa"}
 
 
 def test_bytes_per_block_is_what_the_pool_allocates() -> None:

@@ -1,0 +1,158 @@
+"""Small models through the real Scheduler and Runner on the device: right tokens, and no wait but for them.
+
+In float32 every attention backend must give the tokens of `reference`; in bfloat16, every token must be one that the
+CPU's float32 puts at the top, or so near that bfloat16 cannot tell.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from backend.models.adapter import ModelAdapter
+from backend.runtime.attention.base import AttentionInputs
+from backend.runtime.kv_pool import KvPool
+from backend.runtime.runner import Runner, build_runner
+from backend.runtime.text_backend import make_text
+from backend.sched.policy import make_policy
+from backend.sched.scheduler import Scheduler
+from backend.types import Prepared, Request, SamplingParams, SchedulerLimits
+from tests.gpu.made_models import Made, Shape, make_exact
+from tests.gpu.prompts import mixed_prompts
+from tests.gpu.table import OK, Row
+
+LIMITS = SchedulerLimits(
+    max_num_batched_tokens=96,
+    hard_num_batched_tokens=1024,
+    max_num_seqs=6,
+    max_model_len=1024,
+    num_blocks=128,
+    enable_prefix_caching=False,
+)
+MAX_REGRET = {torch.float32: 1e-3, torch.bfloat16: 0.25}
+"""How far below the best logit (of CPU float32) a chosen token may lie, in standard deviations of the logits."""
+TIE = 1e-4
+"""Float32's own rounding may decide between logits nearer than this, in the same measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Tokens per prompt, and what the steps took; `extra_waits` are waits beyond one per step that samples."""
+
+    tokens: list[list[int]]
+    num_steps: int
+    elapsed_s: float
+    extra_waits: int
+
+
+def equality_rows(
+    shape: Shape, device: str, backends: tuple[str, ...], lengths: tuple[int, ...], num_tokens: int
+) -> Iterator[Row]:
+    """One row for each dtype and backend: prompts of these `lengths`, `num_tokens` tokens of answer each."""
+    oracle = make_exact(shape, "cpu", torch.float32)
+    for dtype in MAX_REGRET:
+        made = make_exact(shape, device, dtype)
+        prompts = mixed_prompts(made, lengths)
+        expected = _answers(made, "reference", prompts, num_tokens).tokens
+        for name in backends:
+            got = _answers(made, name, prompts, num_tokens)
+            yield _row(made, oracle, name, prompts, got, expected)
+
+
+def _row(
+    made: Made, oracle: Made, backend: str, prompts: list[Prepared], got: Answers, expected: list[list[int]]
+) -> Row:
+    dtype = made.adapter.dtype
+    regrets = torch.cat([_regrets(oracle.adapter, p, t) for p, t in zip(prompts, got.tokens, strict=True)])
+    regret = float(regrets.max())
+    num_equal = sum(a == b for g, e in zip(got.tokens, expected, strict=True) for a, b in zip(g, e, strict=True))
+    num_tokens = len(regrets)
+    faults = [
+        *(["wrong tokens"] if not regret <= MAX_REGRET[dtype] else []),
+        *(["not reference's tokens"] if dtype == torch.float32 and num_equal < num_tokens and regret > TIE else []),
+        *(["waits for the device"] if got.extra_waits else []),
+        *(["proves nothing"] if len({t for tokens in got.tokens for t in tokens}) < 8 else []),
+    ]
+    figures = (
+        f"{num_equal}/{num_tokens} tokens as reference, {float((regrets == 0).float().mean()):.1%} the CPU's best, "
+        f"regret {regret:.4f}, {1e3 * got.elapsed_s / got.num_steps:.2f} ms a step"
+    )
+    case = f"{backend}, {str(dtype).removeprefix('torch.')}"
+    return Row("equality", made.name, case, figures, ", ".join(faults) or OK)
+
+
+def _answers(made: Made, backend: str, prompts: list[Prepared], num_tokens: int) -> Answers:
+    """Run twice: the first run compiles and fills caches, and must give the same tokens."""
+    is_fast = backend != "reference"
+    runner = build_runner(made.adapter, num_blocks=LIMITS.num_blocks, block_size=LIMITS.block_size, attention=backend)
+    first = _generate(runner, prompts, num_tokens, count_waits=False)
+    if not is_fast:
+        return first
+    on_gpu = made.adapter.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_sync_debug_mode("warn")
+    try:
+        second = _generate(runner, prompts, num_tokens, count_waits=on_gpu)
+    finally:
+        if on_gpu:
+            torch.cuda.set_sync_debug_mode("default")
+        runner.close()
+    if second.tokens != first.tokens:
+        raise ArithmeticError("two runs of the same requests gave different tokens")
+    return second
+
+
+def _generate(runner: Runner, prompts: list[Prepared], num_tokens: int, count_waits: bool) -> Answers:
+    scheduler = Scheduler(LIMITS, make_policy("stall-free"))
+    for index, prompt in enumerate(prompts):
+        scheduler.submit(Request(str(index), prompt, SamplingParams(max_tokens=num_tokens, temperature=0.0)))
+    tokens: list[list[int]] = [[] for _ in prompts]
+    num_steps = extra_waits = 0
+    started = time.perf_counter()
+    while (step := scheduler.schedule()) is not None:
+        num_steps += 1
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = runner.execute(step)
+        if count_waits:
+            num_waits = sum("synchroniz" in str(w.message) for w in caught)
+            extra_waits += max(0, num_waits - any(c.samples for c in step.chunks))
+        assert not result.failed_images, result.failed_images
+        assert not result.failed_requests, result.failed_requests
+        for event in scheduler.apply(result):
+            assert event.token_id is not None
+            tokens[int(event.request_id)].append(event.token_id)
+    return Answers(tokens, num_steps, time.perf_counter() - started, extra_waits)
+
+
+def _regrets(adapter: ModelAdapter, prompt: Prepared, answer: list[int]) -> torch.Tensor:
+    """How far each token of `answer` lies below the best one, for the text read at once by the oracle [n]."""
+    ids = torch.tensor([*prompt.token_ids, *answer[:-1]])
+    total, num_prompt = len(ids), len(prompt.token_ids)
+    size = LIMITS.block_size
+    num_blocks = -(-total // size)
+    pool = KvPool(adapter.spec, num_blocks=num_blocks, block_size=size, dtype=adapter.dtype, device=adapter.device)
+    inputs = AttentionInputs((0, total), (total,), (tuple(range(num_blocks)),), torch.arange(total))
+    later = range(num_prompt + prompt.decode_delta, total + prompt.decode_delta)
+    positions = torch.tensor([[*row, *later] for row in prompt.positions])
+    text = make_text("torch", adapter, pool, attention="reference")
+    with torch.inference_mode():
+        embeds = adapter.embed(ids.where(ids < adapter.spec.vocab_size - 1, 0) if prompt.images else ids)
+        for image, span in zip(prompt.images, prompt.spans, strict=True):
+            embeds[span.start : span.end] = _encoded(adapter, image)
+        logits = text.logits(text.forward(embeds, positions, inputs)[num_prompt - 1 :])
+    chosen = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
+    return (logits.max(dim=1).values - chosen) / logits.std(dim=1)
+
+
+def _encoded(adapter: ModelAdapter, image: object) -> torch.Tensor:
+    encoding = adapter.encode(image)  # type: ignore[arg-type]
+    while True:
+        try:
+            next(encoding)
+        except StopIteration as end:
+            return end.value
