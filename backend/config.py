@@ -123,6 +123,12 @@ class EngineConfig:
         "stay close enough (none: that of the weights; auto: whichever is fastest here, measured once)",
         choices=("auto", "none", "int8"),
     )
+    attention_backend: str = _flag(
+        "auto",
+        "what attention is computed with: sdpa gathers the pages of the KV cache, flex reads them in place and needs a "
+        "GPU and a C compiler (auto: sdpa)",
+        choices=("auto", "sdpa", "flex"),
+    )
     max_model_len: int | None = _flag(
         None, "most tokens of prompt and answer together (default: what the model and the KV cache allow)", at_least=1
     )
@@ -220,6 +226,8 @@ class EngineConfig:
             raise ConfigError(
                 f"--max-model-len {self.max_model_len} is more than the model's own {spec.max_model_len} tokens"
             )
+        if self.attention_backend == "flex" and not on_gpu:
+            raise ConfigError("--attention-backend flex needs a GPU: on a CPU choose sdpa or auto")
         memory = hardware.memory_total_bytes
         if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes > memory:
             raise ConfigError(
@@ -229,6 +237,7 @@ class EngineConfig:
             self,
             device=hardware.device,
             served_model_name=self.served_model_name or default_model_name(self.model),
+            attention_backend="sdpa" if self.attention_backend == "auto" else self.attention_backend,
             max_model_len=self.max_model_len or spec.max_model_len,
             max_num_batched_tokens=budget,
             max_num_seqs=seqs,

@@ -97,7 +97,13 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     resolved = replace(resolved, max_model_len=limits.max_model_len)
     text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
     choose_encoder(adapter, resolved.quantization, resolved.cache_dir, say)
-    runner = build_runner(adapter, num_blocks=limits.num_blocks, block_size=limits.block_size, text=text)
+    runner = build_runner(
+        adapter,
+        num_blocks=limits.num_blocks,
+        block_size=limits.block_size,
+        attention=resolved.attention_backend,
+        text=text,
+    )
     scheduler = Scheduler(limits, StallFree())
     say(f"Computing on {hardware.name} in {str(adapter.dtype).removeprefix('torch.')}; warming up …")
     cost = scheduler.policy.cost

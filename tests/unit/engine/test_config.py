@@ -55,6 +55,13 @@ def test_a_small_machine_gets_a_small_cache() -> None:
     assert resolved(dataclasses.replace(CPU, memory_total_bytes=2 * GIB)).kv_cache_memory_bytes == GIB // 4
 
 
+def test_attention_that_needs_a_gpu_is_refused_without_one() -> None:
+    assert resolved(CPU).attention_backend == resolved(GPU).attention_backend == "sdpa"
+    assert resolved(GPU, attention_backend="flex").attention_backend == "flex"
+    with pytest.raises(ConfigError, match="--attention-backend flex needs a GPU"):
+        resolved(CPU, attention_backend="flex")
+
+
 def test_what_is_set_stays_and_the_original_is_untouched() -> None:
     config = EngineConfig(max_num_seqs=4, max_model_len=100, kv_cache_memory_bytes=12345, served_model_name="m")
     other = config.resolve(CPU, SPEC)
