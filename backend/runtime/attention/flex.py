@@ -184,7 +184,10 @@ class FlexAttention:
 def compiled(backend: str = "inductor") -> Callable[..., Any]:
     """FlexAttention in graphs that serve steps of all sizes."""
     attend: Callable[..., Any] = flex_attention
-    return torch.compile(attend, dynamic=True, fullgraph=True, recompile_limit=_MAX_GRAPHS, backend=backend)
+    # The overloads that torch declares lack one of its own arguments.
+    return torch.compile(  # type: ignore[call-overload]
+        attend, dynamic=True, fullgraph=True, recompile_limit=_MAX_GRAPHS, backend=backend
+    )
 
 
 # Numbers that the functions below use are tensors: as Python's, they would be symbols of the compiled graph.
