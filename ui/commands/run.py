@@ -132,7 +132,7 @@ def run(
         _tell_of_backend(settings)
     page = f"http://{reachable(ui_host)}:{ui_port}"
     echo = echo_for((camera.source for camera in cameras), settings.api_key, verbose=verbose)
-    asyncio.run(until_signal(_keep(children, echo, page)))
+    asyncio.run(until_signal(_keep(children, echo, page, settings)))
     typer.echo("Stopped.")
     return 0
 
@@ -155,9 +155,13 @@ def _tell_of_backend(settings: AppSettings) -> None:
         typer.echo(f"watchword: {say(error)}. The page starts all the same; captions and chat wait for it.", err=True)
 
 
-async def _keep(children: list[Child], echo: Echo, page: str) -> int:
+async def _keep(children: list[Child], echo: Echo, page: str, settings: AppSettings) -> int:
     """Keep the children running until cancelled; raises `ChildFailed` when that cannot be."""
+    from ui.commands.eyesight import blindness  # brings a client along, which `--help` need not wait for
+
     async with Supervisor(children, echo=echo) as supervisor:
         await supervisor.ready()
         typer.echo(f"Watchword is at {page} (Ctrl-C stops it)")
+        if why := await blindness(settings.base_url, model=settings.model, api_key=settings.api_key):
+            typer.echo(f"watchword: {why}", err=True)
         raise await supervisor.failed()

@@ -75,10 +75,11 @@ class ScriptedServer:
     models: tuple[str, ...] = ("scripted-vlm",)
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
+    port: int = 0
     was_asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __aenter__(self) -> ScriptedServer:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
         return self
 
