@@ -52,10 +52,11 @@ def make_clip(data: Path, out: Path, size: str, fps: int) -> None:
 
 
 def memory_mb() -> tuple[float, float]:
-    """Resident memory of this process, and of its capture processes together; shared pictures count once a process."""
+    """Own memory of this process, and of its capture processes together: no libraries, no shared pictures."""
     me = psutil.Process()
     captures = [child for child in me.children() if "camera_sources.capture_child" in child.cmdline()]
-    return me.memory_info().rss / MB, sum(child.memory_info().rss for child in captures) / MB
+    own_mb = [(info.rss - info.shared) / MB for info in (process.memory_info() for process in (me, *captures))]
+    return own_mb[0], sum(own_mb[1:])
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -81,10 +82,10 @@ async def measure(options: argparse.Namespace, url: str) -> None:
             readings.clear()
         first = memory_mb()
         began, cpu = time.monotonic(), os.times()
-        print(f"{'minute':>6} {'app MB':>8} {'captures MB':>12}")
+        print(f"{'minute':>6} {'app MB':>8} {'captures MB':>12} {'load':>6}")
         while (passed := time.monotonic() - began) < options.seconds:
             app, captures = memory_mb()
-            print(f"{passed / 60:6.1f} {app:8.0f} {captures:12.0f}", flush=True)
+            print(f"{passed / 60:6.1f} {app:8.0f} {captures:12.0f} {os.getloadavg()[0]:6.1f}", flush=True)
             await asyncio.sleep(min(60.0, options.seconds - passed))
         last, used = memory_mb(), os.times()
         print(f"\n{'camera':<10} {'state':<10} {'detector fps':>12} {'age p50 s':>10} {'p99':>6} {'longest':>8}")
@@ -111,14 +112,16 @@ def main() -> None:
     parser.add_argument("--size", default="1920x1080")
     parser.add_argument("--fps", type=int, default=15)
     parser.add_argument("--detector", default=Path("~/.cache/watchword/assets/yolov8n.pt").expanduser())
+    parser.add_argument("--clip", type=Path, help="one made before, in place of --size and --fps")
     options = parser.parse_args()
     data = os.environ.get("WATCHWORD_TEST_DATA")
     if data is None:
         sys.exit("WATCHWORD_TEST_DATA is unset: no clips")
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        clip = Path(folder) / "clip.mp4"
-        make_clip(Path(data), clip, options.size, options.fps)
+        clip = options.clip or Path(folder) / "clip.mp4"
+        if options.clip is None:
+            make_clip(Path(data), clip, options.size, options.fps)
         with RtspServer(clip) as server:
             asyncio.run(measure(options, server.url))
 
