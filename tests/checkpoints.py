@@ -107,7 +107,8 @@ TEXT_SHAPE: dict[str, Any] = {
 }
 
 
-def _save(model: PreTrainedModel, directory: Path, seed: int, eos_token_id: Any) -> None:
+def save(model: PreTrainedModel, directory: Path, seed: int, eos_token_id: Any) -> None:
+    """Random weights into `model`, and all of it into `directory`."""
     randomize(model, seed)
     assert model.generation_config is not None
     model.generation_config.eos_token_id = eos_token_id
@@ -119,7 +120,7 @@ def build_llama(directory: Path) -> None:
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(directory)
     model = LlamaForCausalLM(LlamaConfig(**TEXT_SHAPE, vocab_size=len(tokenizer)))
-    _save(model, directory, seed=1, eos_token_id=tokenizer.eos_token_id)
+    save(model, directory, seed=1, eos_token_id=tokenizer.eos_token_id)
 
 
 def build_qwen3(directory: Path) -> None:
@@ -134,7 +135,7 @@ def build_qwen3(directory: Path) -> None:
         sliding_window=24,
         layer_types=["full_attention", "sliding_attention"] * 2,
     )
-    _save(Qwen3ForCausalLM(config), directory, seed=2, eos_token_id=[tokenizer.eos_token_id])
+    save(Qwen3ForCausalLM(config), directory, seed=2, eos_token_id=[tokenizer.eos_token_id])
 
 
 def build_fast_vlm(directory: Path) -> None:
@@ -152,7 +153,7 @@ def build_fast_vlm(directory: Path) -> None:
         image_token_index=tokenizer.vocab[IMAGE_TOKEN],
         image_seq_length=25,
     )
-    _save(FastVlmForConditionalGeneration(config), directory, seed=3, eos_token_id=tokenizer.eos_token_id)
+    save(FastVlmForConditionalGeneration(config), directory, seed=3, eos_token_id=tokenizer.eos_token_id)
     LlavaProcessor(
         image_processor=SiglipImageProcessor(
             size={"height": 160, "width": 160}, crop_size={"height": 160, "width": 160}
@@ -167,7 +168,7 @@ def build_fast_vlm(directory: Path) -> None:
 
 
 def build_smolvlm(directory: Path, vision: dict[str, Any] | None = None) -> None:
-    """SmolVLM with tiling: tiles of 32 x 32 pixels to 4 rows each, at most 3 x 3 of them and the overview.
+    """SmolVLM2, with a part for videos: tiles of 32 x 32 pixels to 4 rows each, at most 3 x 3 of them and the overview.
 
     `vision` replaces facts of its tower.
     """
@@ -189,7 +190,7 @@ def build_smolvlm(directory: Path, vision: dict[str, Any] | None = None) -> None
         scale_factor=2,
     )
     eos_token_id = tokenizer.vocab["<end_of_utterance>"]
-    _save(SmolVLMForConditionalGeneration(config), directory, seed=4, eos_token_id=eos_token_id)
+    save(SmolVLMForConditionalGeneration(config), directory, seed=4, eos_token_id=eos_token_id)
     SmolVLMProcessor(
         image_processor=SmolVLMImageProcessor(
             size={"longest_edge": 96}, max_image_size={"longest_edge": 32}, do_image_splitting=True
@@ -236,7 +237,7 @@ def build_qwen2_5_vl(directory: Path) -> None:
         **_qwen_ids(tokenizer),
         tie_word_embeddings=False,
     )
-    _save(Qwen2_5_VLForConditionalGeneration(config), directory, seed=11, eos_token_id=tokenizer.eos_token_id)
+    save(Qwen2_5_VLForConditionalGeneration(config), directory, seed=11, eos_token_id=tokenizer.eos_token_id)
     Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(patch_size=4, merge_size=2, size=QWEN_PIXELS),
         tokenizer=tokenizer,
@@ -273,7 +274,7 @@ def build_qwen3_vl(directory: Path) -> None:
         **_qwen_ids(tokenizer),
         tie_word_embeddings=False,
     )
-    _save(Qwen3VLForConditionalGeneration(config), directory, seed=18, eos_token_id=tokenizer.eos_token_id)
+    save(Qwen3VLForConditionalGeneration(config), directory, seed=18, eos_token_id=tokenizer.eos_token_id)
     Qwen3VLProcessor(
         image_processor=Qwen2VLImageProcessor(patch_size=4, merge_size=2, size=QWEN_PIXELS),
         tokenizer=tokenizer,
@@ -317,7 +318,7 @@ def build_gemma3(directory: Path) -> None:
         eoi_token_index=tokenizer.vocab[GEMMA_TOKENS["eoi_token"]],
         tie_word_embeddings=False,
     )
-    _save(Gemma3ForConditionalGeneration(config), directory, seed=7, eos_token_id=tokenizer.eos_token_id)
+    save(Gemma3ForConditionalGeneration(config), directory, seed=7, eos_token_id=tokenizer.eos_token_id)
     Gemma3Processor(
         image_processor=Gemma3ImageProcessor(size={"height": 32, "width": 32}),
         tokenizer=tokenizer,

@@ -10,15 +10,16 @@ import pytest
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`checkpoint("llama")` is a directory with that tiny checkpoint: llama, qwen3, fast_vlm or smolvlm."""
+    """`checkpoint("llama")` is a directory with that tiny checkpoint, made by the builder of that name."""
     built: dict[str, Path] = {}
 
     def path_of(name: str) -> Path:
         if name not in built:
             from tests.checkpoints import BUILDERS
+            from tests.tiled_checkpoints import TILED_BUILDERS
 
             directory = tmp_path_factory.mktemp("checkpoint") / name
-            BUILDERS[name](directory)
+            (BUILDERS | TILED_BUILDERS)[name](directory)
             built[name] = directory
         return built[name]
 

@@ -98,6 +98,7 @@ def open_checkpoint(model: str, *, device: str, dtype: str, families: tuple[str,
         raise ModelLoadError(f"model {model!r} has no tokenizer: its directory lacks tokenizer.json")
     config = _load_part(source, local_files_only, AutoConfig.from_pretrained, {})
     _refuse_batch_dependent_rope(model, config.get_text_config())
+    _refuse_two_way_text(model, config, config.get_text_config())
     return Checkpoint(source, config, target, _resolve_dtype(dtype, target), local_files_only)
 
 
@@ -185,3 +186,12 @@ def _refuse_batch_dependent_rope(model: str, text_config: PreTrainedConfig) -> N
                 f"model {model!r} scales its rotary positions by {rope['rope_type']!r}, which would make one request "
                 "depend on others; set another rope_type in its config.json"
             )
+
+
+def _refuse_two_way_text(model: str, *configs: PreTrainedConfig) -> None:
+    """Refuse a model whose words see those behind them: an encoder of text, which has no next token."""
+    if any(getattr(config, "use_bidirectional_attention", None) for config in configs):
+        raise ModelLoadError(
+            f"model {model!r} has use_bidirectional_attention in its config.json: its words see the words behind them, "
+            "so it encodes text and cannot continue it"
+        )

@@ -31,7 +31,7 @@ class FastVlm(TiledVision):
             checkpoint,
             model,
             processor,
-            tower=SlicedTower(_pause_points(checkpoint.source, model.get_encoder(modality="image").timm_model)),
+            tower=self._tower_in_slices(checkpoint, model),
             max_embeds_per_image=num_embeds,
             min_embeds_per_image=num_embeds,
             max_image_side=_max_side(processor.image_processor),
@@ -52,6 +52,11 @@ class FastVlm(TiledVision):
     def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
         """See `TiledVision.encode_tile`."""
         return self._image_features(pixel_values=tile).pooler_output[0]
+
+    def _tower_in_slices(self, checkpoint: Checkpoint, model: PreTrainedModel) -> SlicedTower:
+        """What pauses the tower of `model`, between its blocks or inside them."""
+        tower: Any = model.get_encoder(modality="image")
+        return SlicedTower(_pause_points(checkpoint.source, tower.timm_model))
 
     def _placeholder_len(self) -> int:
         """Rows of any image: the processor brings all to one size."""

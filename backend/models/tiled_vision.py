@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,7 +55,11 @@ class TiledVision(VisionLanguageAdapter):
                 yield
             tile = self._to_device(tiles[index : index + 1])
             rows.append((yield from self._tower.run(lambda tile=tile: self.encode_tile(tile))))
-        return torch.cat(rows)
+        return self.join_tiles(rows, processed)
+
+    def join_tiles(self, rows: Sequence[torch.Tensor], _: ProcessedImage) -> torch.Tensor:
+        """Rows [num_embeds, H] of an image from those of its tiles: here one after the other."""
+        return torch.cat(list(rows))
 
     def encode_probe(self, picture: Image.Image) -> torch.Tensor:
         """Rows of the picture's last tile, in one go."""

@@ -34,7 +34,7 @@ class ProcessedImage:
     """One image after its processor: `pixels` fp32 on the CPU, and the prompt text that stands for it.
 
     `pixels` are tiles [n, 3, S, S] or patches [P, K], as the family's tower wants them. `grid` says how many rows and
-    columns of embeddings the image is, for families whose positions follow them.
+    columns the image is, of embeddings for families whose positions follow them, of pixels for LLaVA-OneVision.
     """
 
     pixels: torch.Tensor
@@ -85,6 +85,10 @@ class VisionLanguageAdapter(HfAdapter):
     def process(self, image: Image.Image) -> ProcessedImage:
         """Run the family's image processor on one RGB image. Pure; thread-safe."""
 
+    def process_beside(self, image: Image.Image, num_images: int) -> ProcessedImage:
+        """`process` for one of `num_images` of a prompt: here their number makes no difference. Pure; thread-safe."""
+        return self.process(image)
+
     @abstractmethod
     def num_slices(self, processed: ProcessedImage) -> int:
         """How many slices `encode` will take for the image. Pure; thread-safe."""
@@ -111,7 +115,7 @@ class VisionLanguageAdapter(HfAdapter):
                 f"the model's chat template places {len(pieces) - 1} of {len(images)} images", param="messages"
             )
         # By index, so that no name here keeps an image while the next is made.
-        processed = [self._process_or_reject(i, images[i]) for i in range(len(images))]
+        processed = [self._process_or_reject(i, images[i], len(images)) for i in range(len(images))]
         inputs = [self._to_input(p) for p in processed]
         expanded = pieces[0] + "".join(p.placeholder + rest for p, rest in zip(processed, pieces[1:], strict=True))
         token_ids = self._prompt_text.encode(expanded)
@@ -137,9 +141,9 @@ class VisionLanguageAdapter(HfAdapter):
                     f"the text contains {word!r}, which this model keeps for images; reword it", param="messages"
                 )
 
-    def _process_or_reject(self, index: int, image: Image.Image) -> ProcessedImage:
+    def _process_or_reject(self, index: int, image: Image.Image, num_images: int) -> ProcessedImage:
         try:
-            return self.process(image)
+            return self.process_beside(image, num_images)
         except Exception as error:  # whatever a processor trips over is a property of this image, never of the engine
             width, height = image.size
             raise Rejected(

@@ -62,7 +62,7 @@ class Reference:
         # A template may come with the tokenizer alone.
         template = self._processor.chat_template or self._processor.tokenizer.chat_template
         text = self._processor.apply_chat_template(messages, chat_template=template, add_generation_prompt=True)
-        return self._processor(text=[text], images=prompt.images or None, **options)
+        return self._processor(text=[text], images=[prompt.images] if prompt.images else None, **options)
 
     def _answer(self, inputs: Mapping[str, torch.Tensor], num_tokens: int) -> Expected:
         given = {name: value.to(self._model.device) for name, value in inputs.items()}

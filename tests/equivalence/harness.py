@@ -42,8 +42,22 @@ IMAGE_PROMPTS = (
 TEXT_FAMILIES = ("llama", "qwen3")
 ATOMIC_FAMILIES = ("gemma3",)
 """Those whose image tokens see one another."""
-IMAGE_FAMILIES = ("fast_vlm", "smolvlm", "qwen2_5_vl", "qwen3_vl", *ATOMIC_FAMILIES)
+IMAGE_FAMILIES = (
+    "fast_vlm",
+    "smolvlm",
+    "idefics3",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "llava",
+    "llava_onevision",
+    "internvl",
+    *ATOMIC_FAMILIES,
+)
 FAMILIES = (*TEXT_FAMILIES, *IMAGE_FAMILIES)
+TILE_FAMILIES = ("idefics3", "llava", "llava_onevision", "internvl")
+"""Those that differ from others only in how a picture becomes rows."""
+TEXT_MODELS = tuple(family for family in FAMILIES if family not in TILE_FAMILIES)
+"""One family for each text model: enough where pictures make no difference."""
 NATIVE_FAMILIES = ("llama", "qwen3", "fast_vlm", "smolvlm")
 """Those whose text models the compiled loops compute."""
 
@@ -70,7 +84,7 @@ def limits(budget: int = 64, **changes: Any) -> SchedulerLimits:
 def tight_limits(requests: Iterable[Request], **changes: Any) -> SchedulerLimits:
     """A pool with room for every prompt and for a quarter of the answers; images fast enough for all to run at once."""
     prompt_blocks = sum(-(-len(r.prompt.token_ids) // 4) for r in requests)
-    fast = {"max_encoder_slices_per_step": 64, "idle_encoder_slices_per_step": 64}
+    fast = {"max_encoder_slices_per_step": 1024, "idle_encoder_slices_per_step": 1024}
     return limits(64, num_blocks=prompt_blocks + NUM_TOKENS // 4, **fast, **changes)
 
 

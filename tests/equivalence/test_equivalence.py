@@ -13,6 +13,7 @@ from tests.equivalence.harness import (
     FAMILIES,
     IMAGE_FAMILIES,
     IMAGE_PROMPTS,
+    TEXT_MODELS,
     Expected,
     Prompt,
     assert_matches,
@@ -110,14 +111,14 @@ def test_preempted_equals_undisturbed(family: str, caching: bool, adapter: Adapt
     assert_matches(expected(family), outcome.tokens)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TEXT_MODELS)
 def test_reference_attention_gives_the_same_tokens(family: str, adapter: Adapters, expected: Answers) -> None:
     model = adapter(family)
     requests = [request_of(model, p) for p in prompts_of(family)]
     assert_matches(expected(family), generate(model, requests, limits(16), attention="reference").tokens)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TEXT_MODELS)
 def test_a_seeded_draw_is_independent_of_company_and_preemption(family: str, adapter: Adapters) -> None:
     model = adapter(family)
     drawing: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "top_k": 50, "seed": 11}

@@ -18,8 +18,7 @@ from backend.sched.policy import POLICIES
 from backend.sched.speculator import Speculator
 from backend.types import Chunk
 from tests.equivalence.harness import (
-    IMAGE_FAMILIES,
-    TEXT_FAMILIES,
+    TEXT_MODELS,
     Expected,
     Outcome,
     assert_matches,
@@ -30,7 +29,6 @@ from tests.equivalence.harness import (
     tight_limits,
 )
 
-FAMILIES = (*TEXT_FAMILIES, *IMAGE_FAMILIES)
 Adapters = Callable[[str], ModelAdapter]
 Answers = Callable[[str], dict[str, Expected]]
 
@@ -47,7 +45,7 @@ def assert_mixed(outcome: Outcome) -> None:
 
 @pytest.mark.parametrize("budget", [7, 64])
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TEXT_MODELS)
 def test_guessed_equals_transformers(
     family: str, policy: str, budget: int, adapter: Adapters, expected: Answers
 ) -> None:
@@ -61,7 +59,7 @@ def test_guessed_equals_transformers(
     assert_matches(answers, outcome.tokens)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TEXT_MODELS)
 def test_guessed_with_reference_attention(family: str, adapter: Adapters, expected: Answers) -> None:
     model, answers = adapter(family), expected(family)
     requests = [request_of(model, p) for p in prompts_of(family)]
@@ -70,7 +68,7 @@ def test_guessed_with_reference_attention(family: str, adapter: Adapters, expect
     assert_matches(answers, outcome.tokens)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TEXT_MODELS)
 def test_guessed_and_preempted(family: str, adapter: Adapters, expected: Answers) -> None:
     model, answers = adapter(family), expected(family)
     requests = [request_of(model, p) for p in prompts_of(family)]
@@ -102,7 +100,7 @@ def test_what_guesses_left_is_never_shared(adapter: Adapters, expected: Answers)
         assert outcome.tokens[f"{name} again"] == list(answer.token_ids[16:]), name
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TEXT_MODELS)
 def test_guessed_draws_are_the_same_draws(family: str, adapter: Adapters) -> None:
     """Token by token, not only in distribution: each is drawn by its place in the answer."""
     model = adapter(family)

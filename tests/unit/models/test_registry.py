@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Gemma3TextConfig
 
 from backend.errors import ModelLoadError
 from backend.models.adapter import ModelAdapter
 from backend.models.registry import FAMILIES, load
+from tests.checkpoints import build_tokenizer
 
 
 def refused(model: str | Path, **options: Any) -> str:
@@ -65,6 +67,15 @@ def test_an_unsupported_family_lists_the_supported(copy: Path) -> None:
     message = refused(copy)
     assert "'mamba'" in message
     assert all(family in message for family in FAMILIES)
+
+
+def test_text_that_sees_what_is_behind_it_is_refused(tmp_path: Path) -> None:
+    """EmbeddingGemma and its like: loaded as a decoder, they would answer nonsense."""
+    build_tokenizer().save_pretrained(tmp_path)
+    Gemma3TextConfig(use_bidirectional_attention=True).save_pretrained(tmp_path)
+    message = refused(tmp_path)
+    assert "use_bidirectional_attention" in message
+    assert str(tmp_path) in message
 
 
 def test_a_directory_without_config_is_named(tmp_path: Path) -> None:
