@@ -38,6 +38,16 @@ class EncoderLedger:
         """Embeddings that are resident or on their way."""
         return sum(entry.image.num_embeds for entry in self._entries.values())
 
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether an image is half encoded."""
+        return any(not entry.is_resident for entry in self._entries.values())
+
+    @property
+    def has_evictions(self) -> bool:
+        """Whether a step must name evicted keys."""
+        return bool(self._evictions)
+
     def is_resident(self, key: str) -> bool:
         """Whether a chunk may use image `key`."""
         entry = self._entries.get(key)

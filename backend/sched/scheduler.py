@@ -83,11 +83,14 @@ class Scheduler:
         self._token_budget = num_tokens
 
     def has_work(self) -> bool:
-        """Whether any request is alive."""
-        return bool(self._seqs)
+        """Whether any request is alive, or an image half encoded that none of them needs."""
+        return bool(self._seqs) or self._ledger.has_unfinished
 
     def schedule(self) -> Step | None:
-        """The next step, or None if nobody is alive. The step before must have been applied."""
+        """The next step, or None if there is no work. The step before must have been applied.
+
+        When the last request has gone while its image was being encoded, the step only drops that image.
+        """
         assert self._in_flight is None, "a step is in flight"
         self._promote_starved()
         self._is_admitting = True
@@ -107,7 +110,7 @@ class Scheduler:
             if lane.exclusive and booking.num_tokens > before:
                 break
         self._book_images(booking, num_slices)
-        if booking.is_empty:
+        if booking.is_empty and (self._seqs or not self._ledger.has_evictions):
             return None
         self._next_step_id += 1
         step = booking.finish(self._ledger.take_evictions())

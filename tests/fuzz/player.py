@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from backend.errors import ConfigError, Overloaded, Rejected
-from backend.sched.cost import CostModel
+from backend.sched.cost import CostModel, Work
 from backend.sched.policy import POLICIES, Policy, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState
@@ -81,7 +82,6 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
         _disturb(rng, trace, scheduler, runner)
         if rng.random() < trace.switch_odds:
             scheduler.policy = policy = _other_policy(rng, trace, policy)
-        runner.may_encode_at_will = policy.name == "latency-target"
         scheduler.check()
         step = scheduler.schedule()
         scheduler.check()
@@ -91,6 +91,7 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
                 break
             continue
         outcome.steps.append(step)
+        runner.may_encode_at_will = _goes_by_time(step, policy)
         if policy.name != "prefill-first":
             _check_no_decode_is_stalled(step, policy.view)
         result = runner.execute(step, *_failures(rng, trace, step))
@@ -172,6 +173,29 @@ def _failures(rng: random.Random, trace: Trace, step: Step) -> tuple[list[str], 
     requests = [chunk.request_id for chunk in step.chunks if rng.random() < trace.failure_odds / 2]
     images = [encode.image.key for encode in step.encodes if rng.random() < trace.failure_odds]
     return requests, images
+
+
+def _goes_by_time(step: Step, policy: WatchedPolicy) -> bool:
+    """Whether what slices cost decides how many there are, not the operator's limits; checks that it is kept to.
+
+    Under a latency target slices are part of a plan; else they may take as long as the step's decodes, at least 10 ms,
+    and 0.2 s beside none.
+    """
+    if policy.name == "latency-target":
+        return True
+    view, cost = policy.view, policy.cost
+    assert view is not None
+    first_and_last = [(e.image, e.first_slice, e.first_slice + e.num_slices) for e in view.images]
+    costs = [cost.slices.slice_s(image, i) for image, first, last in first_and_last for i in range(first, last)]
+    if not costs or None in costs:
+        return False
+    room_s = 0.2
+    if view.decodes:
+        decodes = Work(len(view.decodes), len(view.decodes), sum(seq.total for seq in view.decodes))
+        room_s = max(0.01, cost.coefficients.forward_s(decodes))
+    num_fitting = sum(total_s <= room_s + 1e-9 for total_s in accumulate(c or 0.0 for c in costs))
+    assert step.num_encoder_slices <= max(1, num_fitting), "slices take longer than they may"
+    return True
 
 
 def _check_no_decode_is_stalled(step: Step, view: View | None) -> None:

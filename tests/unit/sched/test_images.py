@@ -147,3 +147,25 @@ def test_a_full_budget_does_not_keep_images_from_being_encoded() -> None:
     world.submit(request("camera", 3, CAT))
     step = world.step()
     assert (booked(step), encoded(step)) == ({"report": 8}, {"cat": 3})
+
+
+def test_a_half_encoded_image_goes_though_nobody_comes_after_it() -> None:
+    """It holds activations, which nobody would give back while the engine sleeps."""
+    world = World(idle_encoder_slices_per_step=1)
+    world.submit(request("a", 2, CAT))
+    assert encoded(world.step()) == {"cat": 1}
+    world.cancel("a")
+    assert world.scheduler.has_work()
+    step = world.step()
+    assert (step.chunks, step.encodes, step.evictions) == ((), (), ("cat",))
+    assert not world.scheduler.has_work()
+    assert world.scheduler.schedule() is None
+
+
+def test_the_same_after_a_failure() -> None:
+    world = World(idle_encoder_slices_per_step=1)
+    world.submit(request("a", 4, CAT, 2, DOG))
+    while "dog" not in encoded(world.step(failed_requests=["a"] if world.scheduler._ledger.is_resident("cat") else ())):
+        assert world.scheduler.has_work()
+    assert [event.finish_reason for event in world.events] == [FinishReason.ERROR]
+    assert [step.evictions for step in world.run()] == [("dog",)]
