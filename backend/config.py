@@ -1,22 +1,20 @@
 """The engine's settings: one frozen value, one field per `watchword serve` flag, defaults resolved once.
 
-Each field carries its own help text and limits, so the command line, the checks and the error messages are all made
-from this one place. Knows nothing of torch, models or HTTP; `resolve` is given what it needs to know of both.
+Each field is a setting with its own help text and limits: the command line, the checks and the error messages are all
+made from this one place. Knows nothing of torch, models or HTTP; `resolve` is given what it needs to know of both.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
-import types
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.errors import ConfigError
+from backend.setting import check_list, check_value, did_you_mean, setting
 
 if TYPE_CHECKING:
     from backend.hardware import Hardware
@@ -35,6 +33,7 @@ CPU_KV_BYTES = GIB
 MAX_SEQS = 16_384
 MAX_TOKEN_BUDGET = 1 << 20
 MAX_SPECULATIVE_TOKENS = 32
+MAX_WAITING = 65_536
 GPU_RESERVE_BYTES = GIB
 """GPU memory left to activations, logits and the encoder cache when the KV cache takes the rest."""
 
@@ -46,35 +45,6 @@ STEP_POLICIES = ("stall-free", "prefill-first", "split-fuse", "latency-target")
 _ORIGIN = re.compile(r"\*|https?://[^/\s*@]+")
 _DOMAIN = re.compile(r"([a-z0-9-]+\.)*[a-z0-9-]+(:\d{1,5})?")
 
-_KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}
-
-
-def _flag(
-    default: Any,
-    help_text: str,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    choices: tuple[str, ...] = (),
-    secret: bool = False,
-    off_flag: bool = False,
-    env: str | None = None,
-) -> Any:
-    """A field with what the command line and the checks need.
-
-    `off_flag`: the flag is `--no-…` and turns it off. `env`: the environment variable read where the flag is not given.
-    """
-    metadata = {
-        "help": help_text,
-        "at_least": at_least,
-        "at_most": at_most,
-        "choices": choices,
-        "secret": secret,
-        "off_flag": off_flag,
-        "env": env,
-    }
-    return dataclasses.field(default=default, repr=not secret, metadata=metadata)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -84,114 +54,120 @@ class EngineConfig:
     Construction raises ConfigError, naming the field, its kind and its limit, for any value that cannot be meant.
     """
 
-    model: str = _flag("demo", "HF id or directory of the model; demo is the embedded one")
-    host: str = _flag("127.0.0.1", "address to listen on")
-    port: int = _flag(8000, "port to listen on; 0 takes a free one", at_least=0, at_most=65535)
-    served_model_name: str | None = _flag(None, "name that requests use (default: the model's own)")
-    api_key: str | None = _flag(
+    model: str = setting("demo", "HF id or directory of the model; demo is the embedded one")
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(8000, "port to listen on; 0 takes a free one", at_least=0, at_most=65535)
+    served_model_name: str | None = setting(None, "name that requests use (default: the model's own)")
+    api_key: str | None = setting(
         None,
         "key that every request but /health must carry as a Bearer token",
         secret=True,
         env="WATCHWORD_API_KEY",
     )
-    insecure: bool = _flag(False, "let everybody who reaches --host use the server without a key")
-    allowed_origins: str | None = _flag(
+    insecure: bool = setting(False, "let everybody who reaches --host use the server without a key")
+    allowed_origins: str | None = setting(
         None,
         "origins of web pages that may use the server from a browser, such as https://a.example, separated by commas; "
         "* for all (default: none)",
     )
-    allowed_media_domains: str | None = _flag(
+    allowed_media_domains: str | None = setting(
         None,
         "domains that images may be fetched from, such as a.example,b.example:8080 (default: none; images come in the "
         "request)",
     )
-    drain_timeout_s: float = _flag(
+    drain_timeout_s: float = setting(
         20.0,
         "seconds that running answers may go on after SIGTERM; after Ctrl-C it is one at most",
         at_least=0.0,
         at_most=3600.0,
     )
-    device: str = _flag("auto", "where to compute; auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
-    dtype: str = _flag(
+    device: str = setting("auto", "where to compute; auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
+    dtype: str = setting(
         "auto",
         "number format of the weights (auto: bfloat16 on a GPU, on a CPU the faster one, measured once)",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
-    quantization: str = _flag(
+    quantization: str = setting(
         "auto",
         "number format of matrix products on a CPU, in the text model and in a vision transformer whose embeddings "
         "stay close enough (none: that of the weights; auto: whichever is fastest here, measured once)",
         choices=("auto", "none", "int8"),
     )
-    attention_backend: str = _flag(
+    attention_backend: str = setting(
         "auto",
         "what attention is computed with: sdpa gathers the pages of the KV cache, flex reads them in place and needs a "
         "GPU and a C compiler (auto: sdpa)",
         choices=("auto", "sdpa", "flex"),
     )
-    max_model_len: int | None = _flag(
+    max_model_len: int | None = setting(
         None, "most tokens of prompt and answer together (default: what the model and the KV cache allow)", at_least=1
     )
-    max_num_batched_tokens: int | None = _flag(
+    max_num_batched_tokens: int | None = setting(
         None,
         "token budget of one step, at least --max-num-seqs, which a smaller budget lowers where it is not given "
         f"(default: {CPU_TOKEN_BUDGET} on a CPU, {GPU_TOKEN_BUDGET} on a GPU)",
         at_least=1,
         at_most=MAX_TOKEN_BUDGET,
     )
-    max_num_seqs: int | None = _flag(
+    max_num_seqs: int | None = setting(
         None,
         f"most requests running at once (default: {CPU_MAX_SEQS} on a CPU, {GPU_MAX_SEQS} on a GPU)",
         at_least=1,
         at_most=MAX_SEQS,
     )
-    step_policy: str = _flag(
+    step_policy: str = setting(
         "stall-free",
         "order of a step: stall-free books every running decode first, prefill-first whole prompts first, split-fuse "
         "the shortest remainder first; latency-target is stall-free with a budget sized by --target-itl-ms",
         choices=STEP_POLICIES,
     )
-    target_itl_ms: float | None = _flag(
+    target_itl_ms: float | None = setting(
         None,
         "longest wait for a next token, in milliseconds, that prompts and images may cause under latency-target "
         "(default: twice a bare decode step, measured at the start)",
         at_least=0.1,
         at_most=60_000.0,
     )
-    num_speculative_tokens: int = _flag(
+    num_speculative_tokens: int = setting(
         6,
         "most tokens of an answer that are guessed in one step, where it repeats the prompt or itself; how many is "
         "decided by how often guesses come true and by what they cost (0: none; the answer is the same)",
         at_least=0,
         at_most=MAX_SPECULATIVE_TOKENS,
     )
-    kv_cache_memory_bytes: int | None = _flag(
+    max_num_waiting: int = setting(
+        1024,
+        "most requests that wait for a place among the running ones; those beyond are answered 429 with Retry-After",
+        at_least=1,
+        at_most=MAX_WAITING,
+    )
+    kv_cache_memory_bytes: int | None = setting(
         None,
         "memory of the KV cache in bytes (default: 1 GiB on a CPU; on a GPU by --gpu-memory-utilization)",
         at_least=1,
     )
-    gpu_memory_utilization: float = _flag(
+    gpu_memory_utilization: float = setting(
         0.9, "share of the GPU's memory this process may use", at_least=0.05, at_most=1.0
     )
-    enable_prefix_caching: bool = _flag(
+    enable_prefix_caching: bool = setting(
         True, "compute a repeated prompt prefix anew instead of reusing its KV (default: reused)", off_flag=True
     )
-    max_request_bytes: int = _flag(32 * MIB, "largest request body in bytes", at_least=1024, at_most=GIB)
-    max_image_pixels: int = _flag(
+    max_request_bytes: int = setting(32 * MIB, "largest request body in bytes", at_least=1024, at_most=GIB)
+    max_image_pixels: int = setting(
         64_000_000, "largest image in pixels, checked before it is decoded", at_least=1, at_most=PILLOW_PIXELS
     )
-    cache_dir: Path = _flag(  # noqa: RUF009 (a frozen Path is as good as a str)
+    cache_dir: Path = setting(  # noqa: RUF009 (a frozen Path is as good as a str)
         Path("~/.cache/watchword"), "where downloaded and assembled files live", env="WATCHWORD_CACHE"
     )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            _check(field, getattr(self, field.name))
+            check_value(field, getattr(self, field.name))
         self._check_budget()
         if self.target_itl_ms is not None and self.step_policy != "latency-target":
             raise ConfigError(f"--target-itl-ms is for --step-policy latency-target, not for {self.step_policy}")
-        _check_list("--allowed-origins", self.allowed_origins, _ORIGIN, "an origin such as https://a.example, or *")
-        _check_list("--allowed-media-domains", self.allowed_media_domains, _DOMAIN, "a domain such as a.example")
+        check_list("--allowed-origins", self.allowed_origins, _ORIGIN, "an origin such as https://a.example, or *")
+        check_list("--allowed-media-domains", self.allowed_media_domains, _DOMAIN, "a domain such as a.example")
 
     def _check_budget(self) -> None:
         """R6: every running sequence must find room for its next token in every step."""
@@ -278,58 +254,6 @@ class EngineConfig:
         return " ".join(shown)
 
 
-def listed(text: str | None) -> tuple[str, ...]:
-    """The words of a setting that takes several, in lower case."""
-    return tuple(word.strip().lower() for word in (text or "").split(",") if word.strip())
-
-
-def _check_list(flag: str, text: str | None, pattern: re.Pattern[str], kind: str) -> None:
-    for word in listed(text):
-        if not pattern.fullmatch(word):
-            raise ConfigError(f"{flag} holds {word!r}; each must be {kind}")
-
-
 def default_model_name(model: str) -> str:
     """The name requests use for `model`: a directory's last part, anything else as it is."""
     return Path(model).resolve().name if Path(model).is_dir() else model
-
-
-def kind_of(field: dataclasses.Field[Any]) -> type:
-    """The field's type without its None."""
-    hint = typing.get_type_hints(EngineConfig)[field.name]
-    if isinstance(hint, types.UnionType):
-        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
-    return hint
-
-
-def _check(field: dataclasses.Field[Any], value: Any) -> None:
-    if value is None and field.default is None:
-        return
-    kind, meta = kind_of(field), field.metadata
-    fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
-    if not fits or (meta["choices"] and value not in meta["choices"]):
-        raise wrong_value(field, value)
-    low, high = meta["at_least"], meta["at_most"]
-    # Written so that a NaN, which compares false with everything, fails too.
-    if (low is not None and not value >= low) or (high is not None and not value <= high):
-        raise wrong_value(field, value)
-
-
-def wrong_value(field: dataclasses.Field[Any], value: Any) -> ConfigError:
-    """The error for a value of the wrong kind or out of limits."""
-    meta = field.metadata
-    limit = _KIND_NAMES[kind_of(field)]
-    if meta["choices"]:
-        limit = "one of " + ", ".join(meta["choices"])
-    elif meta["at_least"] is not None and meta["at_most"] is not None:
-        limit += f" from {meta['at_least']} to {meta['at_most']}"
-    elif meta["at_least"] is not None:
-        limit += f" of at least {meta['at_least']}"
-    shown = "***" if meta["secret"] else repr(value)
-    return ConfigError(f"--{field.name.replace('_', '-')} is {shown}; it must be {limit}")
-
-
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """A parenthesis that names the choice nearest to `word`, or nothing."""
-    near = difflib.get_close_matches(word.split("=")[0], list(choices), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""

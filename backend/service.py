@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
-from backend.config import EngineConfig, listed
+from backend.config import EngineConfig
 from backend.conversation import SamplingDefaults
 from backend.dtype_choice import choose_dtype
 from backend.engine import Engine, StepRunner
@@ -27,6 +27,7 @@ from backend.sched.cost import CostModel
 from backend.sched.latency_target import DEFAULT_STRETCH, LatencyTarget
 from backend.sched.policy import StallFree, make_policy
 from backend.sched.scheduler import Scheduler
+from backend.setting import listed
 from backend.types import FinishReason, Request, SamplingParams, SchedulerLimits
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ def limits_of(
         max_encoder_slices_per_step=BUSY_ENCODER_SLICES,
         idle_encoder_slices_per_step=IDLE_ENCODER_SLICES,
         enable_prefix_caching=config.enable_prefix_caching,
+        max_num_waiting=config.max_num_waiting,
         num_speculative_tokens=config.num_speculative_tokens,
     )
 

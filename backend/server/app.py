@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
-from backend.config import STEP_POLICIES, listed
+from backend.config import STEP_POLICIES
 from backend.engine import EngineState
 from backend.errors import EngineError, Rejected
 from backend.server.access import ApiKey, Origins
@@ -30,6 +30,7 @@ from backend.server.request_id import RequestIds
 from backend.server.responses import create_response
 from backend.server.tokens import detokenize, tokenize
 from backend.service import Service
+from backend.setting import listed
 
 MAX_STEPS = 2048
 

@@ -8,8 +8,9 @@ import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from backend.config import EngineConfig, did_you_mean, kind_of, wrong_value
+from backend.config import EngineConfig
 from backend.errors import ConfigError
+from backend.setting import did_you_mean, kind_of, wrong_value
 
 
 def parse_args(argv: Sequence[str] | None, *, prog: str = "watchword serve") -> EngineConfig:

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from backend.config import EngineConfig, kind_of
+from backend.config import EngineConfig
 from backend.server.arguments import from_environment
+from backend.setting import kind_of
 
 PANEL = "Engine"
 
