@@ -49,7 +49,7 @@ class Extent:
 WHOLE = Extent(
     ((5, 40, 130, 17, 260, 75), 48), FULL, (1, 8, 64), 1024, 2048, repeats=10, num_gaps=600, gaps_limit_s=6.0
 )
-TINY = Extent(((5, 30), 5), SMALL[2:], (1, 3), 40, 70, repeats=1, num_gaps=12, gaps_limit_s=1.0)
+TINY = Extent(((5, 30, 17), 5), SMALL[2:], (1, 3), 40, 70, repeats=1, num_gaps=12, gaps_limit_s=1.0)
 
 
 @dataclass
