@@ -16,7 +16,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -97,7 +97,7 @@ async def _chat(http: httpx.AsyncClient, model: str, number: int, measured: Meas
                 are_warm.set()
 
 
-async def _events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
+async def _events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     async with http.stream("POST", path, json=body) as reply:
         if reply.is_error:
             raise SystemExit((await reply.aread()).decode())
