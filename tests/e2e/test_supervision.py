@@ -35,8 +35,8 @@ def test_says_its_threads_and_exactly_one_url(product: Product) -> None:
 
 def test_a_camera_that_cannot_be_reached_is_a_state_of_the_page(product: Product) -> None:
     def reason() -> str:
-        (camera,) = httpx.get(f"{product.page}/live/cameras").json()
-        return camera["reason"]
+        (camera,) = httpx.get(f"{product.page}/api/cameras").json()["cameras"]
+        return camera["status"]["reason"]
 
     product.until(lambda: reason() != "")
     assert PASSWORD not in reason()
