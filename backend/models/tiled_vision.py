@@ -57,8 +57,8 @@ class TiledVision(VisionLanguageAdapter):
             rows.append((yield from self._tower.run(lambda tile=tile: self.encode_tile(tile))))
         return self.join_tiles(rows, processed)
 
-    def join_tiles(self, rows: Sequence[torch.Tensor], _: ProcessedImage) -> torch.Tensor:
-        """Rows [num_embeds, H] of an image from those of its tiles: here one after the other."""
+    def join_tiles(self, rows: Sequence[torch.Tensor], processed: ProcessedImage) -> torch.Tensor:
+        """Rows [num_embeds, H] of the image `processed` from those of its tiles: here one after the other."""
         return torch.cat(list(rows))
 
     def encode_probe(self, picture: Image.Image) -> torch.Tensor:
