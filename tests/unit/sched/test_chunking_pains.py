@@ -6,6 +6,7 @@ the same on real models is in `tests/equivalence`.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ HEAD = tuple(range(100, 110))
 BUDGETS = (1, 2, 3, 5, 8, 64)
 
 
-def alone(budget: int, **limits: int | bool) -> World:
+def alone(budget: int, **limits: Any) -> World:
     """A world in which chunks have at most `budget` tokens."""
     return World(max_num_batched_tokens=budget, max_num_seqs=1, **limits)
 
