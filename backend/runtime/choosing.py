@@ -14,7 +14,7 @@ import torch
 from backend.runtime.grammar_mask import mask_rows
 from backend.runtime.logprobs import read_logprobs
 from backend.runtime.penalties import penalize
-from backend.runtime.sampler import sample, uniform
+from backend.runtime.sampler import GREEDY_BELOW, sample, uniform
 from backend.runtime.upload import upload
 from backend.types import Chunk, TokenLogprobs
 
@@ -46,7 +46,11 @@ def choose(logits: torch.Tensor, chunks: Sequence[Chunk], sample_indices: Sequen
         logits.index_copy_(0, rows, changed)
     elif told:
         logprobs = _log_softmax(logits, told)
-    draws = [_draw_for(chunk, index) for chunk, index in zip(chunks, sample_indices, strict=True)]
+    # Hashes and mixing only for rows that draw: a greedy one's number is never looked at.
+    draws = [
+        _draw_for(chunk, index) if chunk.sampling.temperature >= GREEDY_BELOW else 0.0
+        for chunk, index in zip(chunks, sample_indices, strict=True)
+    ]
     token_ids = sample(logits, params, draws).tolist()
     if not told:
         return Choice(token_ids, failed=failed)

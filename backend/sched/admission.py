@@ -26,6 +26,8 @@ def has_blocks_for(seq: Sequence, hit: list[int], running: Iterable[Sequence], p
 
 def guess_room(seq: Sequence, num_guesses: int, running: Iterable[Sequence], pool: BlockPool) -> int:
     """How many of `num_guesses` tokens behind its last find room, in its blocks or in ones that nobody counts on."""
+    if not num_guesses:
+        return 0
     missing = seq.table.num_missing(seq.total + num_guesses)
     if not missing:
         return num_guesses

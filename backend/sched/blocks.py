@@ -170,6 +170,7 @@ class BlockTable:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._block_ids: list[int] = []
+        self._snapshot: tuple[int, ...] = ()
         self.num_published = 0
 
     def __len__(self) -> int:
@@ -177,8 +178,10 @@ class BlockTable:
 
     @property
     def block_ids(self) -> tuple[int, ...]:
-        """The blocks."""
-        return tuple(self._block_ids)
+        """The blocks; the same tuple for as long as there are no more."""
+        if len(self._snapshot) != len(self._block_ids):
+            self._snapshot = tuple(self._block_ids)
+        return self._snapshot
 
     @property
     def block_size(self) -> int:
@@ -196,7 +199,9 @@ class BlockTable:
 
     def grow_to(self, num_tokens: int) -> None:
         """Take blocks until the table holds `num_tokens` tokens."""
-        self._block_ids += self._pool.take(self.num_missing(num_tokens))
+        num_blocks = self.num_missing(num_tokens)
+        if num_blocks:
+            self._block_ids += self._pool.take(num_blocks)
 
     def share(self, block_ids: Sequence[int]) -> None:
         """Begin with blocks that hold this sequence's first tokens already; only an empty table can."""
@@ -213,5 +218,5 @@ class BlockTable:
     def release(self) -> None:
         """Give everything back."""
         self._pool.release(self._block_ids)
-        self._block_ids = []
+        self._block_ids, self._snapshot = [], ()
         self.num_published = 0

@@ -15,8 +15,8 @@ def chunk_end(seq: Sequence, soft: int, hard: int, is_resident: Callable[[str], 
     """
     start = seq.computed
     end = min(seq.total, start + min(soft, hard))
-    if end <= start:
-        return start
+    if end <= start or not seq.spans:
+        return max(start, end)
     for span in seq.pending_spans():
         if span.start >= end:
             break

@@ -8,6 +8,7 @@ a time; one step in flight.
 from __future__ import annotations
 
 from bisect import insort
+from operator import attrgetter
 
 from backend.errors import Overloaded, Rejected
 from backend.sched.admission import choose_victims, find_prefix, guess_room, has_blocks_for
@@ -43,8 +44,8 @@ class Scheduler:
         self._ledger = EncoderLedger(limits.encoder_cache_embeds)
         self._speculator = Speculator(limits.num_speculative_tokens)
         self._seqs: dict[str, Sequence] = {}
-        self._running: list[Sequence] = []
-        self._waiting: list[Sequence] = []  # in order of priority
+        self._running: list[Sequence] = []  # in order of priority, as those that wait
+        self._waiting: list[Sequence] = []
         self._background: dict[str, Sequence] = {}  # those that may still be promoted
         self._in_flight: tuple[Step, list[Sequence]] | None = None
         self._is_admitting = True
@@ -94,10 +95,12 @@ class Scheduler:
         assert self._in_flight is None, "a step is in flight"
         self._promote_starved()
         self._is_admitting = True
-        running = _by_priority(self._running)
-        decodes = tuple(seq for seq in running if seq.is_decoding)
+        decodes: list[Sequence] = []
+        prefills: list[Sequence] = []
+        for seq in self._running:
+            (decodes if seq.is_decoding else prefills).append(seq)
         guesses = self._speculator.propose(decodes, self.policy.cost, self._context_len)
-        view = self._view(running, decodes, sum(map(len, guesses.values())))
+        view = self._view(tuple(decodes), tuple(prefills), sum(map(len, guesses.values())))
         lanes, num_slices = self.policy.lanes(view), self.policy.slices(view)
         booking = Booking(view.step_id, view.hard_num_tokens, guesses, self._num_drafts(view))
         self._step_token_budget = max(lane.tokens for lane in lanes)
@@ -170,7 +173,8 @@ class Scheduler:
             seq.is_promoted = True
             del self._background[seq.request_id]
         if starved:
-            self._waiting = _by_priority(self._waiting)
+            for seqs in (self._running, self._waiting):
+                seqs.sort(key=_priority)
 
     def _num_drafts(self, view: View) -> int:
         """What the policy allows, but never so many that a span which cannot be split would find no room (R5)."""
@@ -179,15 +183,15 @@ class Scheduler:
         hard_room = view.hard_num_tokens - len(view.decodes) - longest_atomic(view.prefills)
         return max(0, min(self.policy.drafts(view), hard_room))
 
-    def _view(self, running: list[Sequence], decodes: tuple[Sequence, ...], num_drafts: int) -> View:
+    def _view(self, decodes: tuple[Sequence, ...], prefills: tuple[Sequence, ...], num_drafts: int) -> View:
         return View(
             step_id=self._next_step_id,
             decodes=decodes,
-            prefills=tuple(seq for seq in running if not seq.is_decoding),
+            prefills=prefills,
             waiting=tuple(self._waiting),
             token_budget=self._token_budget,
             hard_num_tokens=self._limits.hard_num_batched_tokens,
-            images=images_to_encode(running, self._ledger),
+            images=images_to_encode(self._running, self._ledger),
             num_drafts=num_drafts,
         )
 
@@ -242,7 +246,7 @@ class Scheduler:
             seq.num_cached = seq.computed
         seq.move_to(SeqState.RUNNING, self._next_step_id)
         self._waiting.remove(seq)
-        self._running.append(seq)
+        insort(self._running, seq, key=_priority)
         return True
 
     def _preempt(self, seq: Sequence) -> None:
@@ -257,7 +261,7 @@ class Scheduler:
 
         At least one where the step would be empty, for somebody may wait for nothing else.
         """
-        running = _by_priority(self._running)
+        running = self._running
         if num_slices is None:
             is_idle = not any(seq.is_decoding for seq in running)
             limits = self._limits
@@ -292,8 +296,7 @@ class Scheduler:
         self._background.pop(seq.request_id, None)
 
     def _enqueue(self, seq: Sequence) -> None:
-        insort(self._waiting, seq, key=lambda other: other.priority)
+        insort(self._waiting, seq, key=_priority)
 
 
-def _by_priority(seqs: list[Sequence]) -> list[Sequence]:
-    return sorted(seqs, key=lambda seq: seq.priority)
+_priority = attrgetter("priority")

@@ -45,14 +45,16 @@ MOVES: dict[SeqState, frozenset[SeqState]] = {
 class Sequence:
     """A request on its way: mutable, owned by the scheduler, read by policies.
 
-    `arrival` orders sequences of one class. `computed` counts tokens whose KV is written or scheduled to be, guesses
-    only once they came true; `num_cached` those of the prompt that were found computed when it was first admitted.
-    `state_step` and `served_step` are the steps of the last move and of the last work done for it. `guesser` is the
-    speculator's, from its first decode on.
+    `arrival` orders sequences of one class. `prompt_len` counts the prompt's tokens, `computed` those whose KV is
+    written or scheduled to be, guesses only once they came true; `num_cached` those of the prompt that were found
+    computed when it was first admitted. `state_step` and `served_step` are the steps of the last move and of the last
+    work done for it. `guesser` is the speculator's, from its first decode on.
     """
 
     def __init__(self, request: Request, *, arrival: int, step_id: int, table: BlockTable) -> None:
         self.request = request
+        self.request_id = request.request_id
+        self.prompt_len = len(request.prompt.token_ids)
         self.arrival = arrival
         self.table = table
         self.computed = 0
@@ -69,16 +71,6 @@ class Sequence:
 
     def __repr__(self) -> str:
         return f"Sequence({self.request_id!r}, {self.state}, {self.computed}/{self.total})"
-
-    @property
-    def request_id(self) -> str:
-        """The request's id, unique among living sequences."""
-        return self.request.request_id
-
-    @property
-    def prompt_len(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.request.prompt.token_ids)
 
     @property
     def total(self) -> int:
@@ -108,7 +100,8 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether only its newest output is left to compute."""
-        return self.num_outputs > 0 and self.remaining == 1
+        # Not by way of the other properties: in each step it is asked of everyone who runs.
+        return self.computed + 1 == len(self._tokens) > self.prompt_len
 
     @property
     def is_background(self) -> bool:
