@@ -7,6 +7,8 @@ loop or the engine thread, and refuses what can never fit before any of it.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -38,6 +40,9 @@ LIGHT_PIXELS = 16_000_000
 LARGEST_IMAGES_PER_REQUEST = 4
 """So many images of the largest size allowed, or more smaller ones, may come in one request."""
 
+PREPARE_NICENESS = 5
+"""How much less urgent than the engine the threads are that make requests of bodies."""
+
 
 class RequestBuilder:
     """Makes complete Requests for one model. `close` ends its threads.
@@ -62,8 +67,8 @@ class RequestBuilder:
         self._defaults = defaults or SamplingDefaults()
         self._fetcher = fetcher
         self._max_chars = max_model_len * max(map(len, adapter.tokenizer.get_vocab()))
-        self._light = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare")
-        self._heavy = ThreadPoolExecutor(1, thread_name_prefix="prepare-heavy")
+        self._light = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare", initializer=_give_way)
+        self._heavy = ThreadPoolExecutor(1, thread_name_prefix="prepare-heavy", initializer=_give_way)
         self.vocabulary = Vocabulary(adapter.tokenizer, adapter.spec.eos_token_ids)
         self.tool_format = find_format(adapter.chat_template, adapter.tokenizer)
         self._grammars = GrammarCompiler(self.vocabulary)
@@ -265,6 +270,17 @@ class _Pictures(Sequence[Image.Image]):
         if self._gone.is_set():
             raise Cancelled("the client has left")
         return self._images[index].decode(self._max_side)
+
+
+def _give_way() -> None:
+    """Let the calling thread yield to the engine's: a picture that is scaled meanwhile takes what steps leave over.
+
+    Only Linux knows the niceness of one thread; elsewhere it would be the whole process's.
+    """
+    if sys.platform == "linux":
+        os.setpriority(
+            os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + PREPARE_NICENESS
+        )
 
 
 def _open(part: ImagePart, max_pixels: int) -> EncodedImage:

@@ -127,6 +127,9 @@ def _run(service: Service, listener: socket.socket, stop: _Stop) -> int:
     )
     service.engine.on_dead = server.end
     stop.check()
+    # What a model is made of lives as long as the process; a collection that went through it would hold every answer.
+    gc.collect()
+    gc.freeze()
     service.engine.start()
     with suppress(_Stopped):  # uvicorn sends itself the signal once more when it is done
         asyncio.run(server.serve(sockets=[listener]))
