@@ -45,7 +45,7 @@ class Booking:
 
     def guesses_for(self, seq: Sequence) -> tuple[int, ...]:
         """Guesses at the tokens of `seq` that the step has room for behind one more token."""
-        if not seq.is_decoding:
+        if not self._guesses or not seq.is_decoding:
             return ()
         return self._guesses.get(seq.request_id, ())[: max(0, min(self._num_drafts_left, self.hard_room - 1))]
 
@@ -56,7 +56,8 @@ class Booking:
         self._chunks.append(chunk)
         self.seqs.append(seq)
         self.num_tokens += chunk.num_tokens
-        self.images_in_use |= {embed.key: None for embed in chunk.embeds}
+        for embed in chunk.embeds:
+            self.images_in_use[embed.key] = None
 
     def add_encodes(self, encodes: tuple[EncodeSlice, ...]) -> None:
         """Book the step's encoder slices."""

@@ -138,7 +138,7 @@ class Sequence:
             token_ids=(*self._tokens[start:end], *drafts),
             positions=self._positions(start, end + len(drafts)),
             block_ids=self.table.block_ids,
-            embeds=tuple(self._embeds(start, end)),
+            embeds=tuple(self._embeds(start, end)) if self.spans else (),
             samples=end == self.total,
             sample_index=self.num_outputs,
             sampling=self.request.sampling,
@@ -194,7 +194,8 @@ class Sequence:
 
     def _past(self, *, samples: bool) -> dict[str, tuple[int, ...]]:
         """Prompt and outputs for a chunk whose token is chosen by them; nothing for every other one."""
-        if not samples or not self.request.sampling.needs_history:
+        sampling = self.request.sampling
+        if not samples or sampling.is_plain or not sampling.needs_history:
             return {}
         return {"prompt": self.request.prompt.token_ids, "history": tuple(self._tokens[self.prompt_len :])}
 
@@ -202,7 +203,9 @@ class Sequence:
         prompt = self.request.prompt
         if end <= self.prompt_len:
             return tuple(row[start:end] for row in prompt.positions)
-        later = range(max(start, self.prompt_len) + prompt.decode_delta, end + prompt.decode_delta)
+        later = tuple(range(max(start, self.prompt_len) + prompt.decode_delta, end + prompt.decode_delta))
+        if start >= self.prompt_len:
+            return (later,) * len(prompt.positions)
         return tuple((*row[start:end], *later) for row in prompt.positions)
 
     def _embeds(self, start: int, end: int) -> Iterator[EmbedSlice]:
