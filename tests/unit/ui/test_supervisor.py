@@ -248,3 +248,12 @@ async def test_after_the_failure_nothing_more_is_heard(heard: Heard) -> None:
         assert (await supervisor.failed()).name == "bad"
     assert ("bad", "no such thing") in heard.lines
     assert heard.count("dying") == 0
+
+
+async def test_a_child_steps_back_as_a_process_and_as_a_session(heard: Heard) -> None:
+    """Every child leads a session, and Linux shares the cores out among sessions before it looks at niceness."""
+    says = "import os, pathlib; p = pathlib.Path('/proc/self/autogroup'); print('nice', os.nice(0)); "
+    says += "print('session', p.read_text().split()[-1] if p.exists() else 10, flush=True)"
+    async with Supervisor([python(f"{says}; {SLEEPER}", niceness=10)], echo=heard):
+        await heard.until(lambda: heard.count("up") == 1)
+    assert (heard.count("nice 10"), heard.count("session 10")) == (1, 1)
