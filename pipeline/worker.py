@@ -162,12 +162,12 @@ class Pipeline:
         if self._stopped:
             return
         self._stopped = True
+        for task in self._tasks:  # first of all: that the cameras end is our own doing, and no news
+            task.cancel()
         stops = [station.close() for station in self._stations]
         if self._perception is not None:
             stops.append(asyncio.to_thread(self._perception.stop, THREAD_S))
         await asyncio.gather(*stops)
-        for task in self._tasks:
-            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._ledger.close()
         await self._captioner.close()

@@ -71,7 +71,7 @@ def test_logprobs_are_those_of_the_tokens_sent(llama: Live) -> None:
     said, _, logprobs = streamed(llama, 1, logprobs=True, top_logprobs=3, temperature=0)
     assert said == texts(reply)
     assert [t.token for t in logprobs[0]] == [t.token for t in content]
-    bare = ask(llama, logprobs=True).choices[0].logprobs.content
+    bare = ask(llama, logprobs=True, temperature=0).choices[0].logprobs.content
     assert [token.top_logprobs for token in bare] == [[]] * 12
     assert ask(llama).choices[0].logprobs is None
 

@@ -96,7 +96,10 @@ def test_the_command_exports_and_refuses_in_one_line(
     for arguments, complaint in (
         ([str(tmp_path / "out"), "--data-dir", data_dir], "exists already; name another"),
         ([str(tmp_path / "new"), "--data-dir", str(tmp_path / "none")], "holds no events"),
-        ([str(tmp_path / "new"), "--data-dir", data_dir, "--since", "yesterday"], "'yesterday' does not match"),
+        (
+            [str(tmp_path / "new"), "--data-dir", data_dir, "--since", "yesterday"],
+            "--since yesterday: it takes",
+        ),
     ):
         assert execute(["export", *arguments]) == 2
         said = capsys.readouterr().err
