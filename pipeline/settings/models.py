@@ -16,7 +16,7 @@ from camera_sources.url import split_credentials
 from pipeline.base_url import check_base_url
 from pipeline.config import CameraConfig, GateConfig, RetentionConfig, Zone
 from pipeline.facts import find_fault as find_prompt_fault
-from pipeline.settings.secret import from_environment, from_file
+from pipeline.settings.secret import check_readable, read_secret
 from pipeline.settings.source_url import join_credentials
 from pipeline.zones import find_fault as find_polygon_fault
 
@@ -110,11 +110,8 @@ class CameraSettings(_Settings):
 
     @field_validator("password_env", "password_file")
     @classmethod
-    def _is_readable(cls, where: str | Path | None, info: ValidationInfo) -> str | Path | None:
-        if isinstance(where, Path):
-            from_file(where)
-        elif where is not None:
-            from_environment(where)
+    def _is_readable(cls, where: str | Path | None) -> str | Path | None:
+        check_readable(where)
         return where
 
     @model_validator(mode="after")
@@ -152,9 +149,7 @@ class CameraSettings(_Settings):
 
     def secret(self) -> str | None:
         """The password, wherever it is kept; None without one. Raises `SecretError`."""
-        if self.password_env is not None:
-            return from_environment(self.password_env)
-        return from_file(self.password_file) if self.password_file is not None else self.password
+        return read_secret(self.password, self.password_env, self.password_file)
 
 
 class RetentionSettings(_Settings):
@@ -193,10 +188,7 @@ class Settings(_Settings):
     @field_validator("api_key_env", "api_key_file")
     @classmethod
     def _is_readable(cls, where: str | Path | None) -> str | Path | None:
-        if isinstance(where, Path):
-            from_file(where)
-        elif where is not None:
-            from_environment(where)
+        check_readable(where)
         return where
 
     @model_validator(mode="after")
@@ -208,9 +200,7 @@ class Settings(_Settings):
 
     def key(self) -> str | None:
         """The backend's API key, wherever it is kept. Raises `SecretError`."""
-        if self.api_key_env is not None:
-            return from_environment(self.api_key_env)
-        return from_file(self.api_key_file) if self.api_key_file is not None else self.api_key
+        return read_secret(self.api_key, self.api_key_env, self.api_key_file)
 
 
 def find_twin(cameras: tuple[CameraSettings, ...]) -> int | None:

@@ -13,6 +13,21 @@ class SecretError(ValueError):
     """A secret that cannot be read. Says where it was looked for, nothing of what is there."""
 
 
+def check_readable(where: str | Path | None) -> None:
+    """Raise `SecretError` unless the environment variable or the file named `where` can be read; None is no place."""
+    if isinstance(where, Path):
+        from_file(where)
+    elif where is not None:
+        from_environment(where)
+
+
+def read_secret(given: str | None, variable: str | None, path: Path | None) -> str | None:
+    """The secret, wherever it is kept; None without one. Raises `SecretError`."""
+    if variable is not None:
+        return from_environment(variable)
+    return from_file(path) if path is not None else given
+
+
 def from_environment(name: str, environment: Mapping[str, str] = os.environ) -> str:
     """The value of an environment variable. Raises `SecretError` if it is not set or empty."""
     if not environment.get(name):
