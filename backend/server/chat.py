@@ -6,6 +6,8 @@ them: every path out of here closes the reply, which cancels it in the engine un
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,11 +16,11 @@ from backend.conversation import SamplingWish
 from backend.errors import Rejected
 from backend.server.chat_messages import conversation_of, has_calls
 from backend.server.errors import CLIENT_GONE
-from backend.server.event_stream import EventStream
-from backend.server.intake import before_disconnect, check_model, class_of, done, read_body
+from backend.server.intake import before_disconnect, check_model, class_of, read_body
 from backend.server.protocol import ChatRequest, parse_chat_request
 from backend.server.reply import Reply
 from backend.server.sampling import wish_of as sampling_wish
+from backend.server.sending import send
 from backend.server.structured import format_constraint
 from backend.server.tools import ToolUse, tool_use
 from backend.service import Service
@@ -37,19 +39,8 @@ async def create_chat_completion(http: Request, service: Service) -> Response:
         return Response(status_code=CLIENT_GONE)
     choices = Choices(service.engine, requests_for(request, chat.n or 1), service.tokenizer, form and form.spoken)
     reply = Reply(service.model_name, choices, service.builder.vocabulary, form if use.reads_calls else None)
-    try:
-        if chat.stream:
-            if await before_disconnect(http, done(choices.admitted())):
-                include_usage = bool(chat.stream_options and chat.stream_options.include_usage)
-                return EventStream(reply.events(include_usage=include_usage), reply.close)
-        elif await before_disconnect(http, done(reply.collect())):
-            reply.close()
-            return Response(reply.whole(), media_type="application/json")
-    except BaseException as error:
-        reply.close(type(error).__name__)
-        raise
-    reply.close("client gone")
-    return Response(status_code=CLIENT_GONE)
+    include_usage = bool(chat.stream_options and chat.stream_options.include_usage)
+    return await send(http, reply, partial(reply.events, include_usage=include_usage) if chat.stream else None)
 
 
 def wish_of(chat: ChatRequest, use: ToolUse) -> SamplingWish:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -11,9 +12,9 @@ from backend.choices import requests_for
 from backend.server.completion_reply import CompletionReply
 from backend.server.completions_protocol import CompletionRequest, parse_completion_request, prompts_of
 from backend.server.errors import CLIENT_GONE
-from backend.server.event_stream import EventStream
-from backend.server.intake import before_disconnect, check_model, class_of, done, read_body
+from backend.server.intake import before_disconnect, check_model, class_of, read_body
 from backend.server.sampling import wish_of
+from backend.server.sending import send
 from backend.service import Service
 from backend.text import Answer
 from backend.types import Request, RequestClass
@@ -33,18 +34,11 @@ async def create_completion(http: HttpRequest, service: Service) -> Response:
     try:
         for request in requests:
             reply.add(Answer(service.engine, request, service.tokenizer))
-        if asked.stream:
-            if await before_disconnect(http, done(reply.admitted())):
-                include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
-                return EventStream(reply.events(include_usage=include_usage), reply.close)
-        elif await before_disconnect(http, done(reply.collect())):
-            reply.close()
-            return Response(reply.whole(), media_type="application/json")
     except BaseException as error:
         reply.close(type(error).__name__)
         raise
-    reply.close("client gone")
-    return Response(status_code=CLIENT_GONE)
+    include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
+    return await send(http, reply, partial(reply.events, include_usage=include_usage) if asked.stream else None)
 
 
 async def _build(asked: CompletionRequest, service: Service, request_class: RequestClass) -> list[Request]:

@@ -38,6 +38,10 @@ class Reply:
         self._log = AnswerLog()
         self._closed = False
 
+    async def admitted(self) -> None:
+        """Wait until the engine has taken the first choice; raises its refusal."""
+        await self._choices.admitted()
+
     async def collect(self) -> None:
         """Read the answers to their ends."""
         async for piece in self._choices.pieces():

@@ -54,6 +54,10 @@ class ResponseReply:
         self._num_events = 0
         self._closed = False
 
+    async def admitted(self) -> None:
+        """Wait until the engine has taken the request; raises its refusal."""
+        await self.answer.admitted()
+
     async def collect(self) -> None:
         """Read the answer to its end."""
         async for _ in self._pieces():

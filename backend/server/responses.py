@@ -10,8 +10,7 @@ from starlette.responses import Response
 from backend.conversation import Conversation, ImagePart, SamplingWish
 from backend.errors import Rejected
 from backend.server.errors import CLIENT_GONE
-from backend.server.event_stream import EventStream
-from backend.server.intake import before_disconnect, check_model, class_of, done, read_body
+from backend.server.intake import before_disconnect, check_model, class_of, read_body
 from backend.server.response_reply import ResponseReply
 from backend.server.responses_protocol import (
     InputImage,
@@ -21,6 +20,7 @@ from backend.server.responses_protocol import (
     parse_responses_request,
 )
 from backend.server.sampling import wish_of
+from backend.server.sending import send
 from backend.service import Service
 from backend.text import Answer
 
@@ -36,18 +36,7 @@ async def create_response(http: Request, service: Service) -> Response:
     if request is None:
         return Response(status_code=CLIENT_GONE)
     reply = ResponseReply(asked, service.model_name, Answer(service.engine, request, service.tokenizer))
-    try:
-        if asked.stream:
-            if await before_disconnect(http, done(reply.answer.admitted())):
-                return EventStream(reply.events(), reply.close)
-        elif await before_disconnect(http, done(reply.collect())):
-            reply.close()
-            return Response(reply.whole(), media_type="application/json")
-    except BaseException as error:
-        reply.close(type(error).__name__)
-        raise
-    reply.close("client gone")
-    return Response(status_code=CLIENT_GONE)
+    return await send(http, reply, reply.events if asked.stream else None)
 
 
 def _wish_of(asked: ResponsesRequest) -> SamplingWish:
