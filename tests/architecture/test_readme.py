@@ -1,4 +1,4 @@
-"""README against the program: flags, files and links it names exist, and no flag is missing from it."""
+"""README and docs/ against the program: flags, files and links they name exist, and no flag is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from backend.server.protocol import LABELS, UNSUPPORTED, ChatRequest
 from tests.architecture.sources import ROOT
 from ui.cli import cli
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    path.relative_to(ROOT): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+}
+README = PAGES[Path("README.md")]
+COMMANDS, API, ENGINE, MEASUREMENTS = (
+    PAGES[Path("docs") / f"{name}.md"] for name in ("commands", "api", "engine", "measurements")
+)
+LINK = re.compile(r"\]\(([^)]+)\)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 
@@ -29,7 +37,7 @@ def flags_by_command() -> dict[str, set[str]]:
 
 def table_row(flag: str) -> str | None:
     """The row of the flag table that begins with `flag`."""
-    rows = [line for line in README.splitlines() if line.startswith("| `--") and f"`{flag}`" in line.split("|")[1]]
+    rows = [line for line in COMMANDS.splitlines() if line.startswith("| `--") and f"`{flag}`" in line.split("|")[1]]
     return rows[0] if rows else None
 
 
@@ -37,33 +45,57 @@ def test_every_flag_has_a_row_that_names_its_commands() -> None:
     commands = flags_by_command()
     for flag in sorted(set().union(*commands.values())):
         row = table_row(flag)
-        assert row is not None, f"{flag} is missing from README's table"
+        assert row is not None, f"{flag} is missing from the table of docs/commands.md"
         having = {name for name, flags in commands.items() if flag in flags}
         told = row.split("|")[2]
         named = having if told.strip() == "all" else {name for name in commands if re.search(rf"\b{name}\b", told)}
-        assert named == having, f"{flag} belongs to {sorted(having)}; README says {told.strip()!r}"
+        assert named == having, f"{flag} belongs to {sorted(having)}; the table says {told.strip()!r}"
 
 
 def test_no_flag_is_invented() -> None:
     known = set().union(*flags_by_command().values()) | {"--help"}
-    assert set(FLAG.findall(README)) <= known
+    for page, text in PAGES.items():
+        assert set(FLAG.findall(text)) <= known, page
 
 
 def test_commands_shown_have_only_flags_of_their_own() -> None:
     commands = flags_by_command()
-    shown = re.findall(rf"watchword ({'|'.join(commands)})\b([^#`\n]*)", README)
-    assert {name for name, _ in shown} == set(commands)
-    for name, arguments in shown:
-        assert set(FLAG.findall(arguments)) <= commands[name]
+    told: set[str] = set()
+    for text in PAGES.values():
+        shown = re.findall(rf"watchword ({'|'.join(commands)})\b([^#`\n]*)", text)
+        told |= {name for name, _ in shown}
+        for name, arguments in shown:
+            assert set(FLAG.findall(arguments)) <= commands[name]
+    assert told == set(commands)
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
-def test_links_lead_somewhere(target: str) -> None:
-    assert (ROOT / target).exists()
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(PAGES[page]):
+        if "://" in target:
+            continue
+        path, _, heading = target.partition("#")
+        file = (ROOT / page.parent / path).resolve() if path else ROOT / page
+        assert file.exists(), target
+        if heading:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in [words.lower().replace(" ", "-") for words in headings], target
+
+
+def test_every_page_of_docs_is_linked_from_readme() -> None:
+    linked = {Path(target.partition("#")[0]) for target in LINK.findall(README)}
+    assert set(PAGES) - {Path("README.md")} <= linked
+
+
+def test_figures_of_readme_are_those_of_the_measurements() -> None:
+    told = README.partition("On 2 CPU cores without a GPU")[2].partition("[docs/measurements.md]")[0]
+    figures = set(re.findall(r"(?<![\w.])\d[\d,.]*\d(?= ms)", told))
+    assert len(figures) >= 6
+    assert figures <= set(re.findall(r"\d[\d,.]*\d", MEASUREMENTS))
 
 
 def test_files_of_the_reading_order_exist() -> None:
-    order = README.split("To read the code")[1].split("\n\n")[0]
+    order = ENGINE.split("## Reading the code")[1].split("\n\n")[0]
     folder = Path()
     for name in re.findall(r"`([\w/]+(?:\.py|/))`", order):
         path = Path(name)
@@ -73,12 +105,9 @@ def test_files_of_the_reading_order_exist() -> None:
 
 def test_every_field_of_a_chat_request_is_in_the_table_with_its_fate() -> None:
     words = {"honoured": set(ChatRequest.model_fields), "accepted": set(LABELS), "refused": set(UNSUPPORTED)}
-    rows = [
-        line.split("|") for line in README.partition("The fields of `/v1/chat")[2].splitlines() if line[:3] == "| `"
-    ]
-    table = rows[: next(i for i, row in enumerate(rows) if row[1].strip().startswith("`--"))]
+    rows = [line.split("|") for line in API.partition("## Chat completions")[2].splitlines() if line[:3] == "| `"]
     told = {fate: set[str]() for fate in words}
-    for row in table:
+    for row in rows:
         fate = next(word for word in words if word in row[2])
         told[fate] |= set(re.findall(r"`(\w+)`", row[1]))
     assert told == words
