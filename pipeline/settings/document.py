@@ -21,8 +21,9 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from pipeline.plain_text import plain
-from pipeline.settings.fault import Fault, Place, SettingsError, faults_of
+from pipeline.settings.fault import SECRET, Fault, Place, SettingsError, faults_of
 from pipeline.settings.models import CameraSettings, Settings, find_twin
+from pipeline.settings.yaml_fault import describe
 
 LARGEST = 1_000_000
 SECRETS_MODE = 0o600
@@ -44,6 +45,8 @@ def read(path: Path) -> Document:
         plain_tree = _to_plain(tree)
     except RecursionError:
         raise _broken(path, 1, "a part of it contains itself") from None
+    if (empty := _find_empty_secret(tree)) is not None:
+        raise _at_lines(path, tree, [empty])
     try:
         settings = Settings.model_validate(plain_tree)
     except ValidationError as error:
@@ -102,11 +105,13 @@ def _yaml() -> YAML:
 
 
 def _parse(path: Path) -> CommentedMap:
+    text = ""
     try:
         data = path.read_bytes()
         if len(data) > LARGEST:
             raise _broken(path, None, f"is larger than {LARGEST} bytes")
-        tree = _yaml().load(data.decode("utf-8-sig"))
+        text = data.decode("utf-8-sig")
+        tree = _yaml().load(text)
     except OSError as error:
         raise _broken(path, None, (error.strerror or str(error)).lower()) from None
     except UnicodeDecodeError:
@@ -114,8 +119,7 @@ def _parse(path: Path) -> CommentedMap:
     except RecursionError:
         raise _broken(path, None, "is nested too deeply") from None
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise _broken(path, None if mark is None else mark.line + 1, _yaml_words(error)) from None
+        raise _broken(path, *describe(error, text)) from None
     except (YAMLError, ValueError):
         raise _broken(path, None, "is not YAML") from None
     if tree is None:
@@ -125,11 +129,16 @@ def _parse(path: Path) -> CommentedMap:
     return tree
 
 
-def _yaml_words(error: MarkedYAMLError) -> str:
-    problem = plain(str(error.problem or "is not YAML"))
-    if twice := re.match(r'found duplicate key "([^"]*)"', problem):  # it goes on with the values, secrets or not
-        return f"{twice[1]} is given twice"
-    return f"not valid YAML: {problem}"
+def _find_empty_secret(tree: CommentedMap) -> Fault | None:
+    """A password of which nothing is left, because it stands behind a # without quotes."""
+    cameras = tree.get("cameras")
+    listed = cameras if isinstance(cameras, CommentedSeq) else ()
+    places: list[tuple[Place, Any]] = [((), tree), *((("cameras", n), camera) for n, camera in enumerate(listed))]
+    for place, settings in places:
+        for key in sorted(SECRET):
+            if isinstance(settings, CommentedMap) and key in settings and settings[key] is None:
+                return Fault((*place, key), "is empty; put it in quotes, for # begins a comment, or drop it")
+    return None
 
 
 def _broken(path: Path, line: int | None, message: str) -> SettingsError:

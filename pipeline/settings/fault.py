@@ -28,6 +28,13 @@ MEANT = {"source": "url address uri path rtsp", "username": "user", "password": 
 }
 """What people write for what."""
 
+NEEDED = {
+    "source": ": a URL, a video file, a folder of images or a webcam's number",
+    "name": ": what the camera or zone is called",
+    "polygon": ": its corners, such as [[0, 0.5], [1, 0.5], [1, 1]]",
+}
+"""What belongs where something is missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -66,15 +73,16 @@ def _fault(details: ErrorDetails, model: type[BaseModel]) -> Fault:
     place = tuple(details["loc"])
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        return Fault(place, "unknown setting" + _suggestion(str(place[-1]), _fields_at(model, place[:-1])))
+        return Fault(place, "unknown setting" + _suggestion(str(place[-1]), _model_at(model, place[:-1])))
     if kind == "missing":
-        return Fault(place, "is missing")
+        return Fault(place, "is missing" + NEEDED.get(str(place[-1]), ""))
     if kind == "value_error":
         return Fault(place, redact(str(context["error"])))
     wanted = _wanted(kind, context)
     if wanted is None:
         return Fault(place, redact(details["msg"]))
-    return Fault(place, f"must be {wanted}, not {_shown(details['input'], place)}")
+    begin = "; begin each with `- name: …`" if _is_list_of_groups(kind, place) else ""
+    return Fault(place, f"must be {wanted}, not {_shown(details['input'], place)}{begin}")
 
 
 _LIMITS = {
@@ -137,21 +145,30 @@ def _shown(value: object, place: Place) -> str:
             return f"a {type(value).__name__}"
 
 
-def _suggestion(key: str, known: Sequence[str]) -> str:
-    """`; did you mean x?` for the likeliest, else what there is."""
+def _is_list_of_groups(kind: str, place: Place) -> bool:
+    return kind in ("list_type", "tuple_type") and place[-1] in ("cameras", "zones")
+
+
+def _suggestion(key: str, model: type[BaseModel]) -> str:
+    """`; did you mean x?` for the likeliest, else where it belongs, else what there is."""
+    known = list(model.model_fields)
     meant = [name for name in known if key.lower() in MEANT.get(name, "").split()]
-    near = meant or difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+    if near := meant or difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6):
+        return f"; did you mean {near[0]}?"
+    for name, field in model.model_fields.items():
+        inner = _try_model_in(field.annotation)
+        if inner is not None and key in inner.model_fields:
+            return f"; it belongs below `{name}:`, indented as what is there"
+    return f"; there are {', '.join(known)}"
 
 
-def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
-    """The settings that are known at a place, following the models' own fields."""
+def _model_at(model: type[BaseModel], place: Place) -> type[BaseModel]:
+    """The settings at a place, following the models' own fields."""
     here: Any = model
     for step in place:
-        if isinstance(step, int):
-            continue
-        here = _model_in(here.model_fields[step].annotation)
-    return list(here.model_fields)
+        if not isinstance(step, int):
+            here = _model_in(here.model_fields[step].annotation)
+    return here
 
 
 def _model_in(annotation: Any) -> Any:

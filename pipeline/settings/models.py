@@ -44,6 +44,14 @@ class ZoneSettings(_Settings):
     polygon: tuple[tuple[float, float], ...]
     kind: Literal["include", "exclude"] = "include"
 
+    @field_validator("polygon", mode="before")
+    @classmethod
+    def _has_points(cls, polygon: Any) -> Any:
+        """One complaint about a list of numbers, not one for each of them."""
+        if isinstance(polygon, list | tuple) and any(not isinstance(point, list | tuple) for point in polygon):
+            raise ValueError("must be a list of points [x, y], such as [[0, 0.5], [1, 0.5], [1, 1]]")
+        return polygon
+
     @field_validator("polygon")
     @classmethod
     def _is_area(cls, polygon: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:

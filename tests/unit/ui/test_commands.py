@@ -35,6 +35,7 @@ from ui.commands.terminal import echo_for
 from ui.errors import UsageError
 
 LOCAL = "127.0.0.1"
+NEEDED = "a URL, a video file, a folder of images or a webcam's number"
 SECRET = "rtsp://admin:hunter2@10.0.0.7:554/stream"
 
 
@@ -421,11 +422,11 @@ def test_a_file_s_faults_are_told_with_their_lines(tmp_path: Path, capsys: pytes
     file.write_text("cameras:\n  - name: yard\n    sorce: x.mp4\n")
     assert execute(["config", "check", str(file)]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"{file}:2: cameras[0].source (camera yard): is missing",
+        f"{file}:2: cameras[0].source (camera yard): is missing: {NEEDED}",
         f"{file}:3: cameras[0].sorce (camera yard): unknown setting; did you mean source?",
     ]
     assert execute(["run", "--config", str(file)]) == 2
-    assert said(capsys).endswith(f"source (camera yard): is missing; 1 more: watchword config check {file}")
+    assert said(capsys).endswith(f"source (camera yard): is missing: {NEEDED}; 1 more: watchword config check {file}")
 
 
 def test_the_example_is_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
