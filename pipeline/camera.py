@@ -85,6 +85,17 @@ class Camera:
         """The gate's clock at a frame: PTS for files, monotonic for live sources."""
         return frame.t_mono if self.source.is_live else frame.pts_s
 
+    def change(self, config: CameraConfig, gate: GateConfig, detector_fps: float) -> None:
+        """Go by other settings from the next frame on, with the same tracks; from any thread. See `reads_like`."""
+        with self._gate_lock:
+            self.config = config
+            self._least_conf = gate.min_confidence / 2
+            self._tracker.change(gate)
+            self._gate.change(gate)
+        if detector_fps != self.wanted_fps:
+            self.wanted_fps = detector_fps
+            self.sampler = Sampler(detector_fps)  # what the machine affords of it is found out with the next frame
+
     # The reading thread
 
     def wants(self, frame: Frame) -> bool:

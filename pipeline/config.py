@@ -58,6 +58,15 @@ class CameraConfig:
     padding: float = 0.35
     wants_details: bool = False
 
+    def reads_like(self, other: CameraConfig) -> bool:
+        """Whether both read the same pictures in the same way, so that one source serves either. User and password are
+        part of `source`."""
+        return self._reading == other._reading
+
+    @property
+    def _reading(self) -> tuple[object, ...]:
+        return self.camera_id, self.source, self.transport or "tcp", self.loop, self.realtime
+
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:

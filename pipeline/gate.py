@@ -78,6 +78,13 @@ class Gate:
         self._t_sent = float("-inf")
         self._new_under_way: str | None = None
 
+    def change(self, config: GateConfig) -> None:
+        """Go by `config` from now on. Where it asks for more confidence, those in view have to show it once more."""
+        if config.min_confidence > self._config.min_confidence:
+            for known in self._known.values():
+                known.num_in_a_row = 0
+        self._config = config
+
     def update(self, now_s: float, tracks: Sequence[Track]) -> Verdict:
         """Take the tracks matched in the frame of `now_s`; `now_s` must not go back."""
         in_view = tuple(track for track in tracks if self._see(track, now_s))

@@ -61,6 +61,7 @@ class Station:
         ready: Callable[[], Awaitable[None]],
     ) -> None:
         self.config = config
+        self._pipeline = pipeline
         self.camera = Camera(
             source,
             config,
@@ -90,6 +91,12 @@ class Station:
         if self._captioning is not None:
             self._captioning.cancel()
             await asyncio.gather(self._captioning, return_exceptions=True)
+
+    def change(self, config: CameraConfig) -> None:
+        """Go by other settings at once; they must read like the present ones. What is queued stays as it was made."""
+        self.config = config
+        gate = gate_for(self.camera.source, config.gate or self._pipeline.gate)
+        self.camera.change(config, gate, config.detector_fps or self._pipeline.detector_fps)
 
     def reading(self, t_mono: float) -> CameraReading:
         """Its counters now."""

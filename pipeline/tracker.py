@@ -67,6 +67,11 @@ class Tracker:
             )
         )
 
+    def change(self, config: GateConfig) -> None:
+        """Go by `config` from now on. Callable from any thread."""
+        self._lost_s = config.lost_s
+        self._bytetrack.args.track_high_thresh = self._bytetrack.args.new_track_thresh = config.min_confidence
+
     def update(self, detection: Detection, now_s: float) -> tuple[Track, ...]:
         """The tracks matched in this frame, tentative ones (`num_hits` 1) included; `now_s` is the gate's clock.
 

@@ -131,14 +131,18 @@ class Pipeline:
             self._feed.publish(CameraRemoved(camera_id))
 
     async def replace(self, camera_id: str, config: CameraConfig) -> None:
-        """Watch a camera with other settings, under another name if they have one; its tracks begin anew.
+        """Watch a camera with other settings, under another name if they have one.
 
+        Where one source serves both (`CameraConfig.reads_like`) it goes on, and so do its tracks; else they begin anew.
         Raises `KeyError`, `ValueError` for a name that is taken, or `SourceError`: then the camera goes on as it was.
         """
         async with self._changing:
             old, order = self._stations[camera_id], self._stations.names
             if config.camera_id != camera_id and config.camera_id in self._stations:
                 raise ValueError(f"a camera is named {config.camera_id} already")
+            if config.reads_like(old.config):
+                old.change(config)
+                return
             self._open(config)  # what can be seen without starting it, before the old one ends
             await self._remove(old)
             now = config

@@ -210,6 +210,12 @@ class Settings(_Settings):
         """The backend's API key, wherever it is kept. Raises `SecretError`."""
         return read_secret(self.api_key, self.api_key_env, self.api_key_file)
 
+    @property
+    def variables(self) -> frozenset[str]:
+        """The environment variables that hold its secrets."""
+        named = [self.api_key_env, *(camera.password_env for camera in self.cameras)]
+        return frozenset(name for name in named if name is not None)
+
 
 def find_twin(cameras: tuple[CameraSettings, ...]) -> int | None:
     """The position of the first camera whose name an earlier one has; None if all differ."""

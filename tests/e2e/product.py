@@ -51,18 +51,27 @@ class Product:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if self._wait:
-            self.until(lambda: self.has_said(self.page), START_S)
+            try:
+                self.until(lambda: self.has_said(self.page), START_S)
+            except BaseException:
+                self.stop()
+                raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End it as Ctrl-C does, by force if it must be."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
                 self.process.wait(10)
             except subprocess.TimeoutExpired:
                 self.process.kill()
+                self.process.wait(5)
         self._reader.join(5)
 
     def has_said(self, words: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pipeline.supervisor import Child
@@ -19,13 +19,16 @@ DRAIN_S = 1.0
 """How long the engine's answers may go on when everything is stopped; less than the supervisor waits."""
 
 
-def backend_child(engine: Mapping[str, Any], host: str, port: int) -> Child:
-    """The engine's server with the given flags, on all physical cores; how its threads wait is its own to say."""
+def backend_child(engine: Mapping[str, Any], host: str, port: int, private: Collection[str] = ()) -> Child:
+    """The engine's server with the given flags, on all physical cores; how its threads wait is its own to say.
+
+    It does not get the environment variables named in `private`: cameras' passwords, which are the app's alone.
+    """
     threads = {"OMP_NUM_THREADS": str(physical_cores())}
     return Child(
         name="backend",
         argv=_python("backend.server", *to_argv({"drain_timeout_s": DRAIN_S, **engine, "host": host, "port": port})),
-        env=_environment() | threads | to_env(engine),
+        env=_environment(private) | threads | to_env(engine),
         ready_url=f"http://{reachable(host)}:{port}/health",
     )
 
@@ -47,6 +50,6 @@ def _python(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in PRIVATE}
+def _environment(private: Collection[str] = ()) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in PRIVATE and name not in private}
     return kept | {"PYTHONUNBUFFERED": "1"}

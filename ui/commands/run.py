@@ -127,7 +127,7 @@ def run(
     )
     children = [app_child(settings)]
     if base_url is None:
-        children.insert(0, backend_child(engine, config.host, port))
+        children.insert(0, backend_child(engine, config.host, port, written.variables if written else ()))
     else:
         _tell_of_backend(settings)
     page = f"http://{reachable(ui_host)}:{ui_port}"

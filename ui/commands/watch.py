@@ -104,7 +104,8 @@ def watch(
     )
     os.environ["OMP_NUM_THREADS"] = "1"  # the detector's, in this process; the engine gets its own
     echo = echo_for((camera.source for camera in cameras), pipeline.api_key, verbose=verbose)
-    supervisor = None if base_url else Supervisor([backend_child(engine, HOST, port)], echo=echo)
+    private = written.variables if written else ()
+    supervisor = None if base_url else Supervisor([backend_child(engine, HOST, port, private)], echo=echo)
     # Bars and JSON lines on one terminal would overwrite each other.
     reading = Reading(Console(stderr=True), shown=no_realtime and not (jsonl == STDOUT and sys.stdout.isatty()))
     news = News(reading.say)

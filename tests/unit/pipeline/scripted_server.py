@@ -77,6 +77,7 @@ class ScriptedServer:
     url: str = ""
     port: int = 0
     was_asked: asyncio.Event = field(default_factory=asyncio.Event)
+    _connections: dict[asyncio.Task[None], asyncio.StreamWriter] = field(default_factory=dict, repr=False)
 
     async def __aenter__(self) -> ScriptedServer:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -84,13 +85,23 @@ class ScriptedServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        """Hang up on everybody: a connection left to itself would still want the loop when that is closed."""
         self._server.close()
+        for task, writer in self._connections.items():
+            task.cancel()
+            writer.transport.abort()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        self._connections.clear()
+        await asyncio.sleep(0)  # connections end in a callback
 
     @property
     def chats(self) -> list[Asked]:
         return [asked for asked in self.asked if asked.path == "/v1/chat/completions"]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = writer
         try:
             asked = await _read(reader)
             self.asked.append(asked)
@@ -106,6 +117,7 @@ class ScriptedServer:
             pass
         finally:
             writer.close()
+            self._connections.pop(task, None)
 
     async def _answer(
         self, step: Step, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

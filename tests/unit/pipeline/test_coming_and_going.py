@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from camera_sources.base import Source, SourceError, SourceState
 from camera_sources.frame import Frame
-from pipeline.config import CameraConfig, Zone
+from pipeline.config import CameraConfig, GateConfig, Zone
 from pipeline.events import Box, EventStatus
 from pipeline.feed import CameraChanged, CameraRemoved, Feed, FrameSeen
 from pipeline.worker import Pipeline, PipelineError
@@ -102,6 +103,56 @@ async def test_a_camera_is_changed_in_its_place_or_stays_as_it_was() -> None:
         await run.until(lambda: num_events(run, "b2") >= 1)
     assert [item.camera_id for item in run.news if isinstance(item, CameraRemoved)] == ["b"]
     assert sorted(run.queued()) == sorted(event.event_id for event in run.ended())
+
+
+async def test_zones_prompt_and_pace_change_without_a_gap_in_the_picture_and_with_the_same_tracks() -> None:
+    lawn = Zone("lawn", ((0, 0), (1, 0), (1, 1), (0, 1)))
+    before = CameraConfig("a", "scripted", prompt="Before.")
+    after = replace(before, zones=(lawn,), prompt="After.", min_height=0.1, detector_fps=9.0, transport="tcp")
+    captioner, sources = ScriptedCaptioner(), list[ListSource]()
+
+    def open_one(config: CameraConfig) -> Source:
+        sources.append(endless(config.camera_id))
+        return sources[-1]
+
+    async with following(
+        lambda feed: Pipeline(
+            gate(interval_s=0.3, cooldown_s=0.0, lost_s=0.6),
+            [before],
+            store=None,
+            feed=feed,
+            detector=RuleDetector(lambda _: [PERSON]),
+            captioner=captioner,
+            open=open_one,
+        )
+    ) as run:
+        await run.until(lambda: num_events(run, "a") >= 2)
+        await run.pipeline.replace("a", after)
+        await run.until(lambda: any(event.zone == "lawn" for event in run.ended()))
+        await run.until(lambda: captioner.calls[-1].prompt == "After.")
+        assert len({track_id for event in run.ended() for track_id in event.track_ids}) == 1
+        assert (len(sources), sources[0].status().state) == (1, SourceState.LIVE)
+        await run.pipeline.replace("a", replace(after, transport="udp"))
+        assert (len(sources) > 1, sources[0].status().state) == (True, SourceState.ENDED)
+    assert sorted(run.queued()) == sorted(event.event_id for event in run.ended())
+
+
+NOWHERE = Zone("nowhere", ((0.9, 0), (1, 0), (1, 0.1)))
+STRICTER = GateConfig(interval_s=0.3, cooldown_s=0.0, min_confidence=0.95)
+
+
+@pytest.mark.parametrize(
+    "change", [CameraConfig("a", "scripted", zones=(NOWHERE,)), CameraConfig("a", "scripted", gate=STRICTER)]
+)
+async def test_a_zone_or_a_confidence_that_shuts_everybody_out_does_so_at_once(change: CameraConfig) -> None:
+    async with following(lambda feed: pipeline_of(ScriptedCaptioner(), feed, "a", "b")) as run:
+        await run.until(lambda: num_events(run, "a") >= 1)
+        await run.pipeline.replace("a", change)
+        num_b = num_events(run, "b")
+        await run.until(lambda: num_events(run, "b") >= num_b + 2)
+        shut_out = num_events(run, "a")
+        await run.until(lambda: num_events(run, "b") >= num_b + 5)
+        assert num_events(run, "a") == shut_out
 
 
 async def test_a_camera_that_cannot_start_yet_keeps_no_other_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
