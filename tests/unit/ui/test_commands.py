@@ -343,6 +343,24 @@ def test_neither_child_carries_a_secret_where_others_can_read_it(
     assert backend.env["OMP_NUM_THREADS"] == str(physical_cores())
 
 
+def test_the_engine_does_not_get_the_variables_that_hold_cameras_passwords(
+    settings: AppSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("YARD_PASSWORD", "hunter2")
+    monkeypatch.setenv("ENGINE_KEY", "sesame")
+    file = tmp_path / "watchword.yaml"
+    file.write_text(
+        "api_key_env: ENGINE_KEY\n"
+        "cameras: [{name: a, source: rtsp://h/1, username: u, password_env: YARD_PASSWORD}, {name: b, source: rtsp://h/2}]"
+    )
+    written = read_config(file, None)
+    assert written is not None
+    assert written.variables == {"YARD_PASSWORD", "ENGINE_KEY"}
+    backend = backend_child({}, "127.0.0.1", 8000, written.variables)
+    assert not {"YARD_PASSWORD", "ENGINE_KEY"} & backend.env.keys()
+    assert app_child(settings).env["YARD_PASSWORD"] == "hunter2", "it reads the file itself"
+
+
 def test_engine_flags_say_the_same_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHWORD_API_KEY", raising=False)
     engine = {"model": "-odd name", "max_num_seqs": 4, "enable_prefix_caching": False, "api_key": "sesame"}
