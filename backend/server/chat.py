@@ -22,7 +22,7 @@ from backend.server.reply import Reply
 from backend.server.sampling import wish_of as sampling_wish
 from backend.server.sending import send
 from backend.server.structured import format_constraint
-from backend.server.tools import ToolUse, tool_use
+from backend.server.tools import ToolUse, check_history, refuse_two_forms, tool_use
 from backend.service import Service
 from backend.tool_calls import ToolFormat
 
@@ -50,12 +50,7 @@ def wish_of(chat: ChatRequest, use: ToolUse) -> SamplingWish:
     if chat.top_logprobs and not chat.logprobs:
         raise Rejected("top_logprobs is only allowed with logprobs: true", param="top_logprobs", code="invalid_value")
     demanded = format_constraint(chat.response_format)
-    if use.constraint and (demanded or chat.structured_outputs):
-        raise Rejected(
-            "tool_choice asks for a call, which leaves no place for another form of answer: send one",
-            param="tool_choice",
-            code="invalid_value",
-        )
+    refuse_two_forms(use, demanded or chat.structured_outputs)
     return sampling_wish(
         chat,
         max_tokens=chat.max_completion_tokens or chat.max_tokens,
@@ -67,8 +62,5 @@ def wish_of(chat: ChatRequest, use: ToolUse) -> SamplingWish:
 def _tool_use(chat: ChatRequest, form: ToolFormat | None) -> ToolUse:
     """What the request says of tools, those in its history included."""
     functions = [tool.function for tool in chat.tools or []]
-    use = tool_use(functions, chat.tool_choice, parallel=chat.parallel_tool_calls is not False, form=form)
-    where = has_calls(chat.messages)
-    if where and form is None:
-        raise Rejected(f"{where}: this model's chat template knows no tools", param=where, code="unsupported_parameter")
-    return use
+    check_history(has_calls(chat.messages), form)
+    return tool_use(functions, chat.tool_choice, parallel=chat.parallel_tool_calls is not False, form=form)

@@ -57,15 +57,20 @@ def _calls(message: ChatMessage, param: str) -> list[dict[str, Any]]:
 
 
 def _call(call: ToolCall, param: str) -> dict[str, Any]:
-    """A call as templates want it: its arguments as an object, not as text."""
+    arguments = arguments_of(call.function.arguments, param)
+    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+
+
+def arguments_of(text: str, param: str) -> dict[str, Any]:
+    """A call's arguments as templates want them, as an object; raises Rejected, naming `param`, for what is none."""
     try:
-        arguments = json.loads(call.function.arguments or "{}")
+        arguments = json.loads(text or "{}")
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         raise Rejected(f"{param} is not a JSON object", param=param, code="invalid_value")
     check_depth(arguments, param)
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+    return arguments
 
 
 def _content(message: ChatMessage, param: str, images: list[ImagePart]) -> str | list[dict[str, str]]:

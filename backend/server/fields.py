@@ -58,8 +58,12 @@ def check_extra(
 
 
 def _refusal(error: ValidationError) -> Rejected:
-    """The deepest fault in words (a union reports one per member), with the field's path as the API writes it."""
-    fault = max(error.errors(include_input=False, include_url=False), key=lambda fault: len(fault["loc"]))
+    """The deepest fault in words (a union reports one per member), with the field's path as the API writes it.
+
+    Of several that lie as deep, a wrong `type` explains the others.
+    """
+    faults = error.errors(include_input=False, include_url=False)
+    fault = max(faults, key=lambda fault: (len(fault["loc"]), fault["loc"][-1:] == ("type",)))
     if fault["type"] == "json_invalid":
         return Rejected(f"the request body is not valid JSON: {fault.get('ctx', {}).get('error')}", code="invalid_json")
     param = _field_path(fault["loc"])
@@ -69,14 +73,16 @@ def _refusal(error: ValidationError) -> Rejected:
 
 
 def _field_path(location: tuple[int | str, ...]) -> str:
-    """`messages[0].content[1].text` for pydantic's location, which also names union members (`list[…]`, `str`) and,
-    behind an index into such a list, the tag of the part."""
+    """`messages[0].content[1].text` for pydantic's location, which also names union members (`list[…]`, `str`, a class)
+    and, behind an index into such a list, the tag of the part."""
     path, in_union, after_index = "", False, False
     for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
         elif step == "str" or "[" in step:
             in_union = True
+        elif step[:1].isupper():
+            pass
         elif not (in_union and after_index):
             path += f".{step}" if path else step
         after_index = isinstance(step, int)

@@ -13,8 +13,10 @@ from pydantic import BeforeValidator, Field
 from backend.conversation import Constraint
 from backend.errors import Rejected
 from backend.server.fields import Body, check_extra, parse_body
-from backend.server.sampling import DrawFields
+from backend.server.responses_items import InputItem, check_items
+from backend.server.sampling import MAX_TOP_LOGPROBS, DrawFields
 from backend.server.structured import schema_constraint
+from backend.server.tools import Function, NamedChoice, NamedFunction, ToolChoice
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "access_programs": (None,),
@@ -26,9 +28,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prompt": (None,),
     "reasoning": (None, {}, {"effort": None}, {"effort": "none"}),
     "service_tier": (None, "auto", "default"),
-    "tool_choice": (None, "none", "auto"),
-    "tools": (None, []),
-    "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
 }
 """Known fields that we do not support, with the values that change nothing."""
@@ -43,7 +42,6 @@ _STATEFUL: dict[str, tuple[Any, ...]] = {
 _LABELS = frozenset(
     {
         "max_tool_calls",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -53,45 +51,25 @@ _LABELS = frozenset(
 )
 """Known fields that ask nothing of this server."""
 
-_LABELS_OF_ITEM = frozenset({"id", "phase", "status"})
-"""What an item carries that came from a reply and is sent back."""
+_UNSUPPORTED_IN_TOOL: dict[str, tuple[Any, ...]] = {
+    "allowed_callers": (None, [], ["direct"]),
+    "async": (None, False),
+    "defer_loading": (None, False),
+}
 
-_LABELS_OF_PART = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
-
-_UNSUPPORTED_IN_PART: dict[str, tuple[Any, ...]] = {"file_id": (None,)}
-
-
-class InputText(Body):
-    """A piece of text from the client."""
-
-    type: Literal["input_text"]
-    text: str
+_LABELS_OF_TOOL = frozenset({"output_schema"})
 
 
-class InputImage(Body):
-    """An image, as a data: URI. `detail` is taken as the hint it is: the model's processor knows one way to see."""
+class FlatTool(Function):
+    """One tool: a function whose fields stand beside its type."""
 
-    type: Literal["input_image"]
-    image_url: str
-    detail: Literal["auto", "low", "high", "original"] | None = None
+    type: Literal["function"]
 
 
-class OutputText(Body):
-    """A piece of text that the model said earlier."""
+class FlatChoice(NamedFunction):
+    """The demand to call one function."""
 
-    type: Literal["output_text"]
-    text: str
-
-
-InputPart = Annotated[InputText | InputImage | OutputText, Field(discriminator="type")]
-
-
-class InputMessage(Body):
-    """One message. Only a user's may hold images, only the assistant's `output_text`."""
-
-    type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputPart]
+    type: Literal["function"]
 
 
 class TextFormat(Body):
@@ -138,17 +116,32 @@ class ResponsesRequest(DrawFields):
 
     model: str
     input: Annotated[
-        list[InputMessage],
+        list[InputItem],
         Field(min_length=1),
-        BeforeValidator(_as_items, json_schema_input_type=str | list[InputMessage]),
+        BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem]),
     ]
     instructions: str | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     text: TextConfig | None = None
-    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    tools: list[FlatTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the answer's text is to come with log-probabilities."""
+        return "message.output_text.logprobs" in (self.include or ())
+
+    def choice(self) -> ToolChoice | None:
+        """`tool_choice` as a chat would have it."""
+        if isinstance(self.tool_choice, FlatChoice):
+            return NamedChoice(type="function", function=NamedFunction(name=self.tool_choice.name))
+        return self.tool_choice
 
 
 def parse_responses_request(body: bytes) -> ResponsesRequest:
@@ -162,10 +155,9 @@ def parse_responses_request(body: bytes) -> ResponsesRequest:
                 code="unsupported_parameter",
             )
     check_extra(request, _UNSUPPORTED, "", labels=_LABELS | _STATEFUL.keys())
-    for i, message in enumerate(request.input):
-        check_extra(message, {}, f"input[{i}].", labels=_LABELS_OF_ITEM)
-        for j, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            check_extra(part, _UNSUPPORTED_IN_PART, f"input[{i}].content[{j}].", labels=_LABELS_OF_PART)
+    check_items(request.input)
+    for i, tool in enumerate(request.tools or ()):
+        check_extra(tool, _UNSUPPORTED_IN_TOOL, f"tools[{i}].", labels=_LABELS_OF_TOOL)
     if request.stream_options is not None and not request.stream:
         raise Rejected("stream_options is only allowed with stream: true", param="stream_options")
     return request

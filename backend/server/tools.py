@@ -69,12 +69,14 @@ def tool_use(
     *,
     parallel: bool,
     form: ToolFormat | None,
+    where: str = ".function",
 ) -> ToolUse:
     """Read the fields `tools`, `tool_choice` and `parallel_tool_calls` together; raises Rejected, naming the field.
 
     With the choice `none` the model is not told of the tools at all. `form` is None for a model that knows none.
+    `where` leads from a tool to its function's fields.
     """
-    _check(functions, choice)
+    _check(functions, choice, where)
     if not functions or choice == "none":
         return ToolUse()
     if form is None:
@@ -93,7 +95,23 @@ def tool_use(
     return ToolUse(tools, reads_calls=True, constraint=constraint)
 
 
-def _check(functions: Sequence[Function], choice: ToolChoice | None) -> None:
+def check_history(where: str | None, form: ToolFormat | None) -> None:
+    """Refuse a conversation that holds calls (the first at the path `where`) for a model that knows none."""
+    if where and form is None:
+        raise Rejected(f"{where}: this model's chat template knows no tools", param=where, code="unsupported_parameter")
+
+
+def refuse_two_forms(use: ToolUse, other: object) -> None:
+    """Refuse a forced call beside any other demand on the answer's form."""
+    if use.constraint and other:
+        raise Rejected(
+            "tool_choice asks for a call, which leaves no place for another form of answer: send one",
+            param="tool_choice",
+            code="invalid_value",
+        )
+
+
+def _check(functions: Sequence[Function], choice: ToolChoice | None, where: str) -> None:
     if len(functions) > MAX_TOOLS:
         raise Rejected(
             f"tools holds {len(functions)} tools; at most {MAX_TOOLS} are taken", param="tools", code="invalid_value"
@@ -101,9 +119,9 @@ def _check(functions: Sequence[Function], choice: ToolChoice | None) -> None:
     names = [function.name for function in functions]
     for index, function in enumerate(functions):
         if names.index(function.name) != index:
-            param = f"tools[{index}].function.name"
+            param = f"tools[{index}]{where}.name"
             raise Rejected(f"{param} names {function.name!r} a second time", param=param, code="invalid_value")
-        check_depth(function.parameters, f"tools[{index}].function.parameters")
+        check_depth(function.parameters, f"tools[{index}]{where}.parameters")
     if choice is not None and choice not in ("none", "auto") and not functions:
         raise Rejected("tool_choice asks for a call, but tools is empty", param="tool_choice", code="invalid_value")
     if isinstance(choice, NamedChoice) and choice.function.name not in names:

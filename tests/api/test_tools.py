@@ -52,12 +52,17 @@ def template_of(form: str) -> str:
 def taught(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path], tmp_path_factory: Any) -> Iterator[Live]:
     """The tiny text model with a template that knows tools."""
     path = tmp_path_factory.mktemp("tools") / request.param
-    shutil.copytree(checkpoint("llama"), path)
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    tokenizer.chat_template = template_of(request.param)
-    tokenizer.save_pretrained(path)
+    teach(checkpoint("llama"), path, request.param)
     with live_checkpoint(path, max_model_len=2048) as server:
         yield server
+
+
+def teach(source: Path, path: Path, form: str) -> None:
+    """Copy a checkpoint to `path` with a template that calls tools in that form."""
+    shutil.copytree(source, path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.chat_template = template_of(form)
+    tokenizer.save_pretrained(path)
 
 
 def ask(live: Live, **fields: Any) -> Any:
