@@ -17,11 +17,12 @@ from functools import partial
 from typing import Protocol
 
 from backend.errors import Cancelled, EngineDead, EngineError, Stopping
-from backend.metrics import EngineMetrics, StepRecord, kv_usage
+from backend.metrics import EngineMetrics
 from backend.sched.latency_target import LatencyTarget
 from backend.sched.limits import check_token_budget
 from backend.sched.policy import Policy, make_policy
 from backend.sched.scheduler import Scheduler
+from backend.step_ring import record_of
 from backend.stream import TokenStream
 from backend.types import Request, SchedulerLimits, SchedulerStats, Step, StepResult
 from backend.waiters import Waiters
@@ -228,7 +229,8 @@ class Engine:
             commands, self._inbox = self._inbox, deque()
         for command in commands:
             command()
-        self._read_stats()
+        if commands:
+            self._read_stats()
 
     def _admit(self, request: Request) -> None:
         try:
@@ -253,22 +255,7 @@ class Engine:
         t_end = time.monotonic()
         self._scheduler.policy.observe(step, t_end - t_begin)
         self._waiters.deliver(events, t_end)
-        stats = self._read_stats()
-        self.metrics.observe_step(
-            StepRecord(
-                step_id=step.step_id,
-                t_mono=t_begin,
-                elapsed_ms=round((t_end - t_begin) * 1e3, 3),
-                decode_tokens=step.num_decode_tokens,
-                prefill_tokens=step.num_prefill_tokens,
-                encoder_slices=step.num_encoder_slices,
-                num_running=stats.num_running,
-                num_waiting=stats.num_waiting,
-                kv_usage=kv_usage(stats),
-                draft_tokens=step.num_draft_tokens,
-                accepted_tokens=result.num_accepted_tokens,
-            )
-        )
+        self.metrics.observe_step(record_of(step, result, self._read_stats(), t_begin, t_end))
 
     def _read_stats(self) -> SchedulerStats:
         self._stats = self._scheduler.stats()

@@ -8,10 +8,9 @@ a token. Knows nothing of text, HTTP or scheduling.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Iterable
 
+from backend.bell import Bell
 from backend.errors import EngineError
 from backend.types import TokenEvent
 
@@ -20,13 +19,13 @@ class TokenStream:
     """The answers to one request, in order: an acceptance, then tokens, then exactly one end.
 
     The end is a TokenEvent with a `finish_reason`, or an EngineError, which is raised in the reader. One reader, on the
-    loop the stream was made for. `put`, `accept` and `fail` belong to the engine and do not wake the reader by
+    loop whose `bell` it was made with. `put`, `accept` and `fail` belong to the engine and do not wake the reader by
     themselves; a Courier does.
     """
 
-    def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, request_id: str, bell: Bell) -> None:
         self.request_id = request_id
-        self.loop = loop
+        self.bell = bell
         self._accepted = False
         self._events: deque[TokenEvent] = deque()
         self._error: EngineError | None = None
@@ -78,20 +77,15 @@ class Courier:
     """Collects the streams that one step has touched, then wakes each of their loops once."""
 
     def __init__(self) -> None:
-        self._touched: dict[asyncio.AbstractEventLoop, list[TokenStream]] = {}
+        self._bells: dict[Bell, None] = {}
 
     def touch(self, stream: TokenStream) -> None:
         """`stream` has something new to read."""
-        self._touched.setdefault(stream.loop, []).append(stream)
+        stream.bell.leave(stream.wake)
+        self._bells[stream.bell] = None
 
     def send(self) -> None:
-        """Wake all readers: one `call_soon_threadsafe` per loop. Any thread; a closed loop has no reader left."""
-        for loop, streams in self._touched.items():
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_wake_all, streams)
-        self._touched.clear()
-
-
-def _wake_all(streams: Iterable[TokenStream]) -> None:
-    for stream in streams:
-        stream.wake()
+        """Wake all readers: one ring a loop. Any thread; a closed loop has no reader left."""
+        for bell in self._bells:
+            bell.ring()
+        self._bells.clear()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from backend.bell import bell_of
 from backend.errors import EngineError
 from backend.metrics import EngineMetrics, RequestTimes
 from backend.stream import Courier, TokenStream
@@ -38,7 +39,7 @@ class Waiters:
 
     def add(self, request: Request) -> TokenStream:
         """Begin to wait for `request` on the calling event loop; raises ValueError when its id is in use."""
-        stream = TokenStream(request.request_id, asyncio.get_running_loop())
+        stream = TokenStream(request.request_id, bell_of(asyncio.get_running_loop()))
         times = RequestTimes(request.request_class, len(request.prompt.token_ids), time.monotonic())
         with self._lock:
             if request.request_id in self._waiting:

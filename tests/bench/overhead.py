@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import http.client
 import itertools
 import json
 import os
 import resource
 import socket
 import statistics
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,16 +32,17 @@ from backend.runtime.encoder_cache import EncoderCache
 from backend.runtime.runner import Runner
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
+from backend.server.__main__ import SWITCH_S
 from backend.server.app import create_app
 from backend.server.port import take_port
 from backend.server.serving import Server
 from backend.service import Service, build_service
 from backend.types import Prepared, Request, SamplingParams, SchedulerLimits
 from tests.api.scripted import ScriptedAdapter, ScriptedRunner, scripted_limits, scripted_service
+from tests.bench.one_stream import PATH
 from tests.unit.runtime.toy import ToyAdapter
 
 VOCAB_SIZE, MODEL_S, NUM_STEPS = 49152, 0.004, 150
-PATH = "/v1/chat/completions"
 CLOCK = time.perf_counter
 
 
@@ -183,25 +184,40 @@ def chat(max_tokens: int, model: str = "scripted") -> bytes:
 
 
 def print_requests() -> None:
-    """End to end as a client sees it, less the time spent in the runner."""
+    """End to end as a client in another process sees it, less the time spent in the runner."""
     adapter = ScriptedAdapter(max_model_len=1024)
-    runner, parts = ScriptedRunner(adapter, step_s=MODEL_S), Parts()
-    parts.watch(runner, "execute", "model")
+    runner, model = ScriptedRunner(adapter, step_s=MODEL_S), Parts()
+    model.watch(runner, "execute", "model")
     print("\nA streamed chat request, milliseconds beyond the time in the model")
     print(f"{'tokens':>8}{'p50':>8}{'p90':>8}")
-    with serving(scripted_service(runner, adapter, limits=limits_of(8))) as port:
-        connection = http.client.HTTPConnection("127.0.0.1", port)
+    with serving(scripted_service(runner, adapter, limits=limits_of(8))) as port, one_stream(port) as ask:
         for max_tokens in (1, 16, 64):
             overheads = []
             for _ in range(40):
-                del parts.times["model"][:]
-                begin = CLOCK()
-                connection.request("POST", PATH, chat(max_tokens), {"Content-Type": "application/json"})
-                connection.getresponse().read()
-                overheads.append((CLOCK() - begin - sum(parts.times["model"])) * 1e3)
+                del model.times["model"][:]
+                begin, end = ask(chat(max_tokens))
+                overheads.append((end - begin - sum(model.times["model"])) * 1e3)
             overheads.sort()
             print(f"{max_tokens:8}{overheads[20]:8.2f}{overheads[36]:8.2f}", flush=True)
-        connection.close()
+
+
+@contextmanager
+def one_stream(port: int) -> Iterator[Callable[[bytes], tuple[float, float]]]:
+    """A client in a process of its own: sends a body, tells when the request began and when its reply ended."""
+    command = [sys.executable, "-m", "tests.bench.one_stream", str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        to_client, from_client = client.stdin, client.stdout
+
+        def ask(body: bytes) -> tuple[float, float]:
+            to_client.write(body + b"\n")
+            to_client.flush()
+            begin, end = json.loads(from_client.readline())
+            return begin, end
+
+        yield ask
+        to_client.close()
 
 
 def print_waiting_streams(num_streams: int = 200, seconds: float = 4.0) -> None:
@@ -284,6 +300,7 @@ async def _answer_for_real(engine: Engine, vocabulary: range, num_waiting: int) 
 
 
 def main(arguments: list[str]) -> None:
+    sys.setswitchinterval(SWITCH_S)
     print_steps()
     print_requests()
     print_waiting_streams()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from backend.bell import Bell, bell_of
 from backend.engine import Engine, EngineState
 from backend.errors import Cancelled, ConfigError, EngineDead, EngineError, Overloaded, Rejected
 from backend.sched.policy import make_policy
@@ -233,16 +234,16 @@ async def test_an_idle_engine_sleeps(rigs: list[Rig]) -> None:
 async def test_one_wake_up_per_step_however_many_streams(rigs: list[Rig], monkeypatch: pytest.MonkeyPatch) -> None:
     rig = start(rigs, reply="abcdefgh")
     rig.runner.hold()
-    loop = asyncio.get_running_loop()
     streams = [rig.engine.submit(request(f"r{i}")) for i in range(6)]
     await asyncio.gather(*(s.admitted() for s in streams))
-    calls = []
-    original = loop.call_soon_threadsafe
-    monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *a, **k: (calls.append(1), original(*a, **k))[1])
+    rings = []
+    original = Bell.ring
+    monkeypatch.setattr(Bell, "ring", lambda bell: (rings.append(bell), original(bell))[1])
     rig.runner.release()
     for stream in streams:
         assert (await read(stream))[0] == "abcdefgh"
-    assert len(calls) <= len(rig.runner.steps)
+    assert len(rings) <= len(rig.runner.steps)
+    assert set(rings) == {bell_of(asyncio.get_running_loop())}
 
 
 async def test_a_slow_reader_holds_nobody_and_misses_nothing(rigs: list[Rig]) -> None:
