@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import Protocol
 
 from pipeline.archive import StoreError
 from pipeline.config import RetentionConfig
+from pipeline.wall_clock import WallClock
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ class Aging(Protocol):
         ...
 
 
-def expire(store: Aging, config: RetentionConfig, now_wall: float) -> int:
+def expire(store: Aging, config: RetentionConfig, now_wall: float | None) -> int:
     """Remove what is older than `config` allows at `now_wall` (Unix seconds), then the oldest of what is too much.
 
-    Returns how many events went.
+    Where the time is not known, nothing is too old. Returns how many events went.
     """
     num_removed = 0
-    if config.days is not None:
+    if config.days is not None and now_wall is not None:
         before = now_wall - config.days * DAY_S
         while (went := store.remove_oldest(BATCH, before)[0]) > 0:
             num_removed += went
@@ -59,16 +59,19 @@ def expire(store: Aging, config: RetentionConfig, now_wall: float) -> int:
     return num_removed
 
 
-async def keep_tidy(store: Aging, config: RetentionConfig, every_s: float = EVERY_S) -> None:
+async def keep_tidy(
+    store: Aging, config: RetentionConfig, every_s: float = EVERY_S, clock: WallClock | None = None
+) -> None:
     """Sweep once, then expire every `every_s` seconds until cancelled. A store that refuses is tried again."""
     refused: str | None = None
     sweep_first = True
+    clock = clock or WallClock()
     while True:
         try:
             if sweep_first:
                 await asyncio.to_thread(store.sweep)
                 sweep_first = False
-            num_removed = await asyncio.to_thread(expire, store, config, time.time())
+            num_removed = await asyncio.to_thread(expire, store, config, clock.try_now())
             if num_removed:
                 log.info("removed %d old events", num_removed)
             refused = None

@@ -1,7 +1,8 @@
 """The pipeline put together: cameras are read and looked at on threads, captions are made on the event loop.
 
-Owns start, stop and the end of everything, and lets cameras come and go in between. The parts: `station` (all of one
-camera), `perception` (one thread), `ledger` (what ends is kept, then announced), `reporter` (how cameras are).
+Owns start, stop and the end of everything, and what the parts tell each other: `station` (all of one camera), `lineup`
+(which cameras there are), `perception` (one thread), `ledger` (what ends is kept, then announced), `reporter` (how
+cameras are).
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn
 
 from camera_sources import cv
-from camera_sources.base import Source, SourceError
+from camera_sources.base import Source
 from pipeline.archive import Archive
 from pipeline.camera import Camera
 from pipeline.captioner import Captioner, OpenAICaptioner
 from pipeline.config import CameraConfig, PipelineConfig
 from pipeline.detector import Detector, YoloDetector
 from pipeline.events import CaptionJob, Event
-from pipeline.feed import CameraRemoved, Feed
+from pipeline.feed import Feed
 from pipeline.jsonl import JsonlWriter
 from pipeline.ledger import Ledger
-from pipeline.patient import PatientSource
+from pipeline.lineup import Lineup
 from pipeline.perception import Perception
 from pipeline.reporter import Reporter
 from pipeline.retry import at_once
@@ -72,16 +73,23 @@ class Pipeline:
         self._feed = feed
         self._detector = detector
         self._captioner = captioner or OpenAICaptioner(config)
-        self._open = open
         self._ready = ready
         self._patient = patient
         self._ledger = Ledger(store=store, jsonl=jsonl, feed=feed, on_kept=self._event_kept)
         self._arrived = threading.Condition()
         self._stations = Stations()
         self._perception: Perception | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._reporting: asyncio.Task[None] | None = None
         self._reporter = Reporter(feed, lambda: self._stations.cameras)
-        self._changing = asyncio.Lock()
+        self._lineup = Lineup(
+            self._stations,
+            feed,
+            open=open,
+            make=self._station,
+            on_changed=self._show_cameras,
+            on_begun=self._watch_task,
+            on_gone=self._gone,
+        )
         self._over = asyncio.Event()
         self._broken = asyncio.Event()
         self._failure: str | None = None
@@ -97,12 +105,13 @@ class Pipeline:
             await asyncio.to_thread(cv.check)
             detector = self._detector or await asyncio.to_thread(self._load_detector)
             for config in self._camera_configs:
-                await self._open_first(config)
+                await self._lineup.open_first(config, patient=self._patient)
         except BaseException:
             await self.stop()
             raise
         self._ledger.start()
-        self._spawn(self._reporter.run(), "watch")
+        self._reporting = asyncio.create_task(self._reporter.run(), name="watch")
+        self._watch_task(self._reporting)
         self._perception = Perception(
             self._config,
             detector,
@@ -112,51 +121,20 @@ class Pipeline:
             on_tracks_ended=lambda camera, ids: self._call(self._end_tracks, camera, ids),
             on_failure=lambda message: self._call(self._fail, message),
         )
-        self._show_cameras()
         self._perception.start()
-        for station in self._stations:
-            self._begin(station)
+        self._lineup.begin()
 
     async def add(self, config: CameraConfig) -> None:
-        """Watch one more camera. Raises `SourceError`, or `ValueError` for a taken name; nothing changes then."""
-        async with self._changing:
-            if config.camera_id in self._stations:
-                raise ValueError(f"a camera is named {config.camera_id} already")
-            await self._add(config)
+        """See `Lineup.add`."""
+        await self._lineup.add(config)
 
     async def remove(self, camera_id: str) -> None:
-        """Watch a camera no more: what is under way of it ends as CANCELLED and is kept. Raises `KeyError`."""
-        async with self._changing:
-            await self._remove(self._stations[camera_id])
-            self._feed.publish(CameraRemoved(camera_id))
+        """See `Lineup.remove`."""
+        await self._lineup.remove(camera_id)
 
     async def replace(self, camera_id: str, config: CameraConfig) -> None:
-        """Watch a camera with other settings, under another name if they have one.
-
-        Where one source serves both (`CameraConfig.reads_like`) it goes on, and so do its tracks; else they begin anew.
-        Raises `KeyError`, `ValueError` for a name that is taken, or `SourceError`: then the camera goes on as it was.
-        """
-        async with self._changing:
-            old, order = self._stations[camera_id], self._stations.names
-            if config.camera_id != camera_id and config.camera_id in self._stations:
-                raise ValueError(f"a camera is named {config.camera_id} already")
-            if config.reads_like(old.config):
-                old.change(config)
-                return
-            self._open(config)  # what can be seen without starting it, before the old one ends
-            await self._remove(old)
-            now = config
-            try:
-                await self._add(config)
-            except BaseException:
-                now = old.config
-                await self._add(now)
-                raise
-            finally:
-                order[order.index(camera_id)] = now.camera_id
-                self._stations.sort(order)
-                if camera_id not in self._stations:
-                    self._feed.publish(CameraRemoved(camera_id))
+        """See `Lineup.replace`."""
+        await self._lineup.replace(camera_id, config)
 
     async def stop(self) -> None:
         """End everything within a few seconds: what is under way ends as CANCELLED, is kept and announced.
@@ -166,13 +144,15 @@ class Pipeline:
         if self._stopped:
             return
         self._stopped = True
-        for task in self._tasks:  # first of all: that the cameras end is our own doing, and no news
-            task.cancel()
+        self._lineup.close()
+        if self._reporting is not None:  # first of all: that the cameras end is our own doing, and no news
+            self._reporting.cancel()
         stops = [station.close() for station in self._stations]
         if self._perception is not None:
             stops.append(asyncio.to_thread(self._perception.stop, THREAD_S))
         await asyncio.gather(*stops)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._reporting is not None:
+            await asyncio.gather(self._reporting, return_exceptions=True)
         await self._ledger.close()
         await self._captioner.close()
         self._over.set()
@@ -200,18 +180,6 @@ class Pipeline:
     def _load_detector(self) -> Detector:
         return YoloDetector(self._config.detector, min_confidence=LEAST_CONFIDENCE, cache_dir=self._config.cache_dir)
 
-    async def _open_first(self, config: CameraConfig) -> None:
-        """One of the cameras to begin with; a patient pipeline tries those again that cannot start."""
-        try:
-            station = self._station(config, self._open(config))
-            self._stations.put(station)
-            await station.open()
-        except SourceError as error:
-            if not self._patient:
-                raise
-            source = PatientSource(lambda: self._open(config), config.camera_id, str(error))
-            self._stations.put(self._station(config, source))
-
     def _station(self, config: CameraConfig, source: Source) -> Station:
         return Station(
             config,
@@ -225,39 +193,16 @@ class Pipeline:
             ready=self._ready,
         )
 
-    async def _add(self, config: CameraConfig) -> None:
-        station = self._station(config, self._open(config))
-        try:
-            await station.open()
-        except BaseException:
-            await station.close()
-            raise
-        if self._stopped:
-            await station.close()
-            return
-        self._stations.put(station)
-        self._show_cameras()
-        self._begin(station)
-
-    async def _remove(self, station: Station) -> None:
-        self._stations.take(station.camera.camera_id)
-        self._show_cameras()
-        self._reporter.forget(station.camera.camera_id)
-        await station.close()
-        await self._stations.all_closed(station)
-        self._check_over()
-
     def _show_cameras(self) -> None:
         if self._perception is not None:
             self._perception.cameras = self._stations.cameras
 
-    def _begin(self, station: Station) -> None:
-        station.begin().add_done_callback(self._task_ended)
+    def _gone(self, camera_id: str) -> None:
+        self._reporter.forget(camera_id)
+        self._check_over()
 
-    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
+    def _watch_task(self, task: asyncio.Task[None]) -> None:
         task.add_done_callback(self._task_ended)
-        self._tasks.append(task)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

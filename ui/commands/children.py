@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pipeline.supervisor import Child
+from pipeline.child import Child
 from ui.commands.app_settings import AppSettings
 from ui.commands.engine_flags import to_argv, to_env
 from ui.commands.machine import physical_cores, reachable

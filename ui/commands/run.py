@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from camera_sources.base import SourceError
+from pipeline.child import Child
 from pipeline.config import CameraConfig, RetentionConfig
-from pipeline.supervisor import Child, Echo, Supervisor
+from pipeline.supervisor import Echo, Supervisor
 from pipeline.weights import find_weights
 from ui.commands.app_settings import AppSettings
 from ui.commands.assets import ensure_assets

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.supervisor import Child, ChildFailed, Supervisor, answers, restart_delay_s
+from pipeline.child import Child
+from pipeline.supervisor import ChildFailed, Supervisor, answers, restart_delay_s
 from tests.unit.ui.scripted_engine import ScriptedEngine
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
@@ -208,7 +209,8 @@ def test_children_die_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent(f"""
         import asyncio, os, sys
-        from pipeline.supervisor import Child, Supervisor
+        from pipeline.child import Child
+        from pipeline.supervisor import Supervisor
 
         async def main():
             child = Child("child", (sys.executable, "-c", {STUBBORN!r}), dict(os.environ))
