@@ -9,6 +9,7 @@ from openai import Omit, omit
 from pipeline.details import ASKED, SCHEMA, description_so_far, response_format, try_parse
 from pipeline.events import Details
 from pipeline.plain_text import plain
+from pipeline.thinking import Spoken, without_thoughts
 
 if TYPE_CHECKING:
     from openai.types.shared_params import ResponseFormatJSONSchema
@@ -35,7 +36,7 @@ class Answer(Protocol):
 
 
 class TextAnswer:
-    """Words as they come, without control characters."""
+    """Words as they come, without control characters and what the model thinks before."""
 
     asked = ""
     response_format: ResponseFormatJSONSchema | Omit = omit
@@ -44,16 +45,17 @@ class TextAnswer:
 
     def __init__(self) -> None:
         self._text = ""
+        self._spoken = Spoken()
 
     def take(self, piece: str) -> str:
         """See `Answer`."""
-        words = plain(piece)
+        words = self._spoken.take(plain(piece))
         self._text += words
         return words
 
     def result(self) -> tuple[str, Details | None]:
         """See `Answer`."""
-        return self._text.strip(), None
+        return without_thoughts(self._text + self._spoken.rest).strip(), None
 
 
 class JsonAnswer:
@@ -67,15 +69,17 @@ class JsonAnswer:
     def __init__(self) -> None:
         self._raw = ""
         self._shown = ""
+        self._spoken = Spoken()
 
     def take(self, piece: str) -> str:
         """See `Answer`."""
-        self._raw += piece
+        self._raw += self._spoken.take(piece)
         before, self._shown = self._shown, description_so_far(self._raw)
         return self._shown[len(before) :]
 
     def result(self) -> tuple[str, Details | None]:
         """See `Answer`."""
-        if (whole := try_parse(self._raw)) is not None:
+        raw = without_thoughts(self._raw + self._spoken.rest)
+        if (whole := try_parse(raw)) is not None:
             return whole
-        return self._shown.strip() or plain(self._raw).strip(), None
+        return description_so_far(raw).strip() or plain(raw).strip(), None

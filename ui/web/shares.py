@@ -7,6 +7,7 @@ not ours to show. With an NVIDIA driver the GPU's own reading stands beside them
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import threading
 import time
@@ -15,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import psutil
+
+log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 ENGINE_MODULE = "backend.server"
@@ -51,10 +54,16 @@ class ShareMeter:
         self.latest = Shares(num_cores=self._num_cores)
 
     async def follow(self) -> None:
-        """Read until cancelled."""
+        """Read until cancelled. What cannot be read is not shown, and takes nobody down."""
+        told = ""
         while True:
-            gpus = await read_gpus()
-            self.latest = await asyncio.to_thread(self.read, time.monotonic(), gpus)
+            try:
+                gpus = await read_gpus()
+                self.latest = await asyncio.to_thread(self.read, time.monotonic(), gpus)
+            except (psutil.Error, OSError) as error:
+                self.latest = Shares(num_cores=self._num_cores)
+                if told != (told := str(error)):
+                    log.warning("the machine's load cannot be read: %s", error)
             await asyncio.sleep(PERIOD_S)
 
     def read(self, now: float, gpus: tuple[Gpu, ...] = ()) -> Shares:

@@ -27,16 +27,17 @@ import pytest
 from pipeline.retention import EVERY_S
 from tests.cameras.fixtures import RtspServer, require_clip
 from tests.e2e.faults import clock_shift
-from tests.e2e.faults.disk import fill, small_disk
 from tests.e2e.faults.record import lost
 from tests.e2e.faults.table import Row, Table
 from tests.e2e.faults.witness import Witness
 from tests.e2e.product import Product
+from tests.small_disk import SmallDisk, small_disk
 
 pytestmark = [pytest.mark.long, pytest.mark.rtsp, pytest.mark.clips, pytest.mark.timeout(600)]
 
 CLIP = "demo_test_video_structuralize.mp4"  # people in every frame
 DISK_MB = 64
+START_S = 300.0
 PASSWORD = "hunter2-never-shown"
 DAY_S = 86_400
 NUM_CHATS, MAX_WAITING = 100, 40
@@ -57,7 +58,7 @@ class Scene:
     gate: RtspServer
     yard: RtspServer
     data_dir: Path
-    ballast: Path | None
+    disk: SmallDisk | None
     offset: Path
     table: Table = field(default_factory=Table)
 
@@ -128,19 +129,18 @@ def scene(
     env = {"PYTHONPATH": path, "GATE_PASSWORD": PASSWORD}
     config = home / "watchword.yaml"
     with ExitStack() as stack:
-        is_small = stack.enter_context(small_disk(data_dir, DISK_MB))
+        disk = stack.enter_context(small_disk(data_dir, DISK_MB))
         gate = stack.enter_context(RtspServer(clip, user="guard", password=PASSWORD))
         yard = stack.enter_context(RtspServer(clip))
         config.write_text(CONFIG.format(gate=gate.bare_url, yard=yard.url))
         flags = (*small_engine, f"--max-num-waiting={MAX_WAITING}", f"--config={config}")
-        product = stack.enter_context(Product(*flags, home=home, env=env))
+        product = stack.enter_context(Product(*flags, home=home, env=env, wait=False))
+        product.until(lambda: product.has_said(product.page), START_S)
         witness = stack.enter_context(Witness(product.page))
-        ballast = data_dir / "ballast" if is_small else None
-        scene = Scene(product, witness, gate, yard, data_dir, ballast, clock / "offset")
+        scene = Scene(product, witness, gate, yard, data_dir, disk, clock / "offset")
         for camera in ("gate", "yard"):
             scene.until_described(float("-inf"), camera=camera)
         yield scene
-    assert lost(data_dir, scene.witness.announced()) == [] or is_small
     request.config.get_terminal_writer().line(f"\n\n{scene.table.text()}\n")
 
 
@@ -205,16 +205,16 @@ def test_rtsp_server_frozen(scene: Scene) -> None:
 
 
 def test_full_disk(scene: Scene) -> None:
-    if scene.ballast is None:
+    if scene.disk is None:
         pytest.skip("no disk of its own can be mounted here")
     with scene.fault("disk full for 20 s") as blow:
-        fill(scene.ballast)
+        scene.disk.fill()
         scene.product.until(lambda: "No space left" in scene.witness.trouble or "full" in scene.witness.trouble, 30.0)
         said_s = time.monotonic() - blow.t_struck
         time.sleep(max(0.0, 20.0 - said_s))
         num_waiting = len(lost(scene.data_dir, scene.witness.announced()))
         assert num_waiting > 0, "else the disk was not full"
-        scene.ballast.unlink()
+        scene.disk.clear()
         blow.over()
         scene.product.until(lambda: scene.witness.trouble == "", 30.0)
         kept_s = time.monotonic() - blow.t_over
