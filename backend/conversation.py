@@ -78,4 +78,5 @@ class SamplingWish:
     repetition_penalty: float | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
     constraint: Constraint | None = None

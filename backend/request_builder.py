@@ -245,6 +245,7 @@ class RequestBuilder:
             ),
             logit_bias=wish.logit_bias,
             num_logprobs=wish.num_logprobs,
+            num_prompt_logprobs=wish.num_prompt_logprobs,
             grammar=grammar,
         )
 

@@ -20,6 +20,7 @@ class Answer:
 
     Whoever makes an Answer closes it on every path. `num_tokens` and `finish_reason` are final when `pieces` ends;
     `num_cached_tokens`, what the prefix cache had of the prompt, when the first piece comes.
+    `prompt_logprobs` are of the prompt's tokens but the first, all there with the first token, if they were asked for.
     Control tokens give no text, but for those in `spoken`, which maps their ids to it.
     """
 
@@ -31,6 +32,7 @@ class Answer:
         self.num_cached_tokens = 0
         self.finish_reason: FinishReason | None = None
         self._spoken = spoken or {}
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self._logprobs: list[TokenLogprobs] = []
         self._engine = engine
         self._detokenizer = Detokenizer(tokenizer)
@@ -79,6 +81,8 @@ class Answer:
         piece = ""
         if event.num_cached_tokens is not None:
             self.num_cached_tokens = event.num_cached_tokens
+        if event.prompt_logprobs is not None:  # a prompt that is computed again is told again
+            self.prompt_logprobs[event.prompt_logprobs.start - 1 :] = event.prompt_logprobs.tokens
         if event.token_id is not None:
             self.num_tokens += 1
             text = self._detokenizer.push(event.token_id) + self._spoken.get(event.token_id, "")

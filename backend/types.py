@@ -55,7 +55,8 @@ class SamplingParams:
     logit of every token of the output so far, `frequency_penalty` once for each time it came; `repetition_penalty` 1
     is off: it divides positive logits of tokens of prompt and output, and multiplies negative ones. `logit_bias` is
     added to the logits of these ids. `num_logprobs` asks for the log-probability of each token chosen and of that many
-    likeliest ones (0: the chosen alone). `grammar` says which tokens may come at all.
+    likeliest ones (0: the chosen alone); `num_prompt_logprobs` asks the same of the prompt's own tokens, for which all
+    of it is computed, whatever the prefix cache has. `grammar` says which tokens may come at all.
     """
 
     max_tokens: int
@@ -72,6 +73,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
     grammar: Grammar | None = field(default=None, repr=False, compare=False)
     is_plain: bool = field(init=False, repr=False, compare=False)
     """Whether the model's logits are chosen from as they are. Worked out once: it is asked of every row."""
@@ -100,6 +102,14 @@ class TokenLogprobs:
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log-probabilities of a prompt's tokens from number `start` on, each given all those before it."""
+
+    start: int
+    tokens: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +198,7 @@ class Chunk:
     token, which will be output number `sample_index` (0-based; with the seed it fixes the draw, so that a preempted
     sequence repeats itself). `is_decode` is for reading the step, not for computing it.
     `prompt` and `history` are the sequence's prompt and output tokens so far, filled where the choice of the next token
-    needs them.
+    needs them, and where the prompt's own log-probabilities are asked for.
     """
 
     request_id: str
@@ -273,7 +283,8 @@ class StepResult:
     """What came of a Step: new tokens by request, and requests or images whose computation failed, with the reason.
 
     `sampled` has, for each chunk that samples and did not fail, its guesses up to the first that is wrong, and the
-    token that comes after those; `logprobs` is aligned with it, for the requests that ask for them.
+    token that comes after those; `logprobs` is aligned with it, for the requests that ask for them. `prompt_logprobs`
+    are of the prompt tokens that a chunk leads to.
     """
 
     step_id: int
@@ -281,6 +292,7 @@ class StepResult:
     failed_requests: dict[str, str] = field(default_factory=dict)
     failed_images: dict[str, str] = field(default_factory=dict)
     logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
 
     @property
     def num_accepted_tokens(self) -> int:
@@ -295,6 +307,7 @@ class TokenEvent:
     A step that gave a request several tokens has one event for each, in order.
     `error` explains `FinishReason.ERROR`. A stop token id is reported as `token_id=None` with reason `STOP`.
     `num_cached_tokens` comes with the first event of an answer: how much of the prompt the prefix cache had.
+    `prompt_logprobs` come in events of their own, without a token, and again where a prompt is computed again.
     """
 
     request_id: str
@@ -303,6 +316,7 @@ class TokenEvent:
     error: str | None = None
     logprobs: TokenLogprobs | None = None
     num_cached_tokens: int | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

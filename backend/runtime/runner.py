@@ -15,9 +15,10 @@ from backend.runtime.batch import StepTensors, build_step_tensors
 from backend.runtime.choosing import Choice, choose
 from backend.runtime.encoder_cache import EncodeError, EncoderCache
 from backend.runtime.kv_pool import KvPool
+from backend.runtime.prompt_logprobs import score_prompts
 from backend.runtime.sampler import INVALID_TOKEN_ID
 from backend.runtime.text_backend import make_text
-from backend.types import Chunk, Step, StepResult, TokenLogprobs
+from backend.types import Chunk, PromptLogprobs, Step, StepResult, TokenLogprobs
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter
@@ -58,7 +59,7 @@ class Runner:
             # Chunks use embeddings of earlier steps, so what this step encodes is not looked at before the next one.
             failed_images = self._advance_encoders(step)
             ready, failed = self._split_ready(step.chunks)
-            chosen, choice = self._compute(ready) if ready else ((), Choice([]))
+            chosen, choice, told = self._compute(ready) if ready else ((), Choice([]), {})
         failed |= choice.failed
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
@@ -74,7 +75,7 @@ class Runner:
             sampled[chunk.request_id] = token_ids
             if first in choice.logprobs:
                 logprobs[chunk.request_id] = tuple(choice.logprobs[first + row] for row in range(len(token_ids)))
-        return StepResult(step.step_id, sampled, failed, failed_images, logprobs)
+        return StepResult(step.step_id, sampled, failed, failed_images, logprobs, told)
 
     def close(self) -> None:
         """End paused encoders. Call it on the thread that executed the steps."""
@@ -100,8 +101,9 @@ class Runner:
                 failed[chunk.request_id] = "an image's embeddings are not resident"
         return ready, failed
 
-    def _compute(self, chunks: list[Chunk]) -> tuple[Sequence[Chunk], Choice]:
-        """Run the model; what was chosen, a row for each token that a sampling chunk may come to."""
+    def _compute(self, chunks: list[Chunk]) -> tuple[Sequence[Chunk], Choice, dict[str, PromptLogprobs]]:
+        """Run the model; what was chosen, a row for each token that a sampling chunk may come to, and what prompts
+        came to that are asked about."""
         tensors = build_step_tensors(
             chunks,
             block_size=self._block_size,
@@ -109,12 +111,14 @@ class Runner:
             device=self._adapter.device,
         )
         hidden = self._text.forward(self._embed(tensors), tensors.positions, tensors.attention)
+        told = score_prompts(chunks, tensors.attention.query_starts, hidden, self._text.logits)
         chosen = tensors.sampling_chunks
         if not chosen:
-            return (), Choice([])
+            return (), Choice([]), told
         logits = self._text.logits(hidden.index_select(0, tensors.sample_rows))
         rows = [(chunk, row) for chunk in chosen for row in range(chunk.num_drafts + 1)]
-        return chosen, choose(logits, [chunk for chunk, _ in rows], [chunk.sample_index + row for chunk, row in rows])
+        indices = [chunk.sample_index + row for chunk, row in rows]
+        return chosen, choose(logits, [chunk for chunk, _ in rows], indices), told
 
     def _embed(self, tensors: StepTensors) -> torch.Tensor:
         """Embeddings [T, H]: the table's rows, and image rows where images are."""

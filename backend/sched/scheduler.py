@@ -139,6 +139,9 @@ class Scheduler:
                 token_ids, reason = cut_answer(seq, result.sampled[seq.request_id], self._context_len)
                 seq.take(token_ids)
             self._publish(seq)
+            if seq.request_id in result.prompt_logprobs:
+                told = result.prompt_logprobs[seq.request_id]
+                events.append(TokenEvent(seq.request_id, None, prompt_logprobs=told))
             events += events_of(seq.request_id, token_ids, reason, result.logprobs.get(seq.request_id), num_cached)
             if reason:
                 self._retire(seq)
@@ -234,7 +237,7 @@ class Scheduler:
             return False
         if soft_room <= 0 and not seq.images:
             return False
-        hit = find_prefix(seq, self._pool) if self._limits.enable_prefix_caching else []
+        hit = find_prefix(seq, self._pool) if self._limits.enable_prefix_caching and not seq.tells_prompt else []
         if not has_blocks_for(seq, hit, self._running, self._pool):
             self._is_admitting = False
             return False

@@ -143,7 +143,7 @@ class Sequence:
             sample_index=self.num_outputs,
             sampling=self.request.sampling,
             is_decode=is_decode,
-            **self._past(samples=end == self.total),
+            **self._past(start, samples=end == self.total),
             num_drafts=len(drafts),
         )
         self.computed = end
@@ -160,6 +160,11 @@ class Sequence:
             self.computed += len(token_ids) - 1
         if self.guesser:
             self.guesser.learn(token_ids)
+
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether the log-probabilities of its prompt are asked for, so that all of it must be computed."""
+        return self.request.sampling.num_prompt_logprobs is not None
 
     def rewind(self) -> None:
         """Give back all blocks and forget all KV; the tokens stay, so that they are computed again as they were."""
@@ -192,10 +197,11 @@ class Sequence:
             self._keys.append(BlockKey(parent, tuple(self._tokens[start : start + size]), images))
         return self._keys[:num_blocks]
 
-    def _past(self, *, samples: bool) -> dict[str, tuple[int, ...]]:
-        """Prompt and outputs for a chunk whose token is chosen by them; nothing for every other one."""
+    def _past(self, start: int, *, samples: bool) -> dict[str, tuple[int, ...]]:
+        """Prompt and outputs for a chunk whose token is chosen by them, or whose prompt is told of; else nothing."""
         sampling = self.request.sampling
-        if not samples or sampling.is_plain or not sampling.needs_history:
+        tells = sampling.num_prompt_logprobs is not None and start < self.prompt_len
+        if not tells and (not samples or sampling.is_plain or not sampling.needs_history):
             return {}
         return {"prompt": self.request.prompt.token_ids, "history": tuple(self._tokens[self.prompt_len :])}
 

@@ -13,7 +13,7 @@ from backend.errors import EngineError
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.selftest.guesses import WildSpeculator
-from backend.types import FinishReason, Request, SchedulerLimits, SchedulerStats, Step
+from backend.types import FinishReason, PromptLogprobs, Request, SchedulerLimits, SchedulerStats, Step
 
 if TYPE_CHECKING:
     from backend.engine import StepRunner
@@ -39,6 +39,7 @@ class Outcome:
     steps: list[Step] = field(default_factory=list)
     stats: SchedulerStats | None = None
     num_accepted: int = 0
+    prompt_logprobs: list[tuple[str, PromptLogprobs]] = field(default_factory=list)
 
     @property
     def num_drafts(self) -> int:
@@ -110,6 +111,8 @@ def _execute(step: Step, scheduler: Scheduler, runner: StepRunner, outcome: Outc
     for event in scheduler.apply(result):
         if event.finish_reason not in (None, FinishReason.LENGTH):
             raise DriveError(f"{event.request_id}: {event.error or event.finish_reason}")
+        if event.prompt_logprobs is not None:
+            outcome.prompt_logprobs.append((event.request_id, event.prompt_logprobs))
         if event.token_id is not None:
             outcome.tokens[event.request_id].append(event.token_id)
 

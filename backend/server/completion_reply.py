@@ -10,38 +10,50 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from openai.types import Completion, CompletionChoice, CompletionUsage
+from openai.types.completion_choice import Logprobs
 from openai.types.completion_usage import PromptTokensDetails
 
+from backend.server.completion_choice import ToldChoice
 from backend.server.errors import describe
 from backend.server.event_stream import AnswerLog
+from backend.structured import Vocabulary
 from backend.text import Answer
 from backend.types import FinishReason
 
 
 class Piece(NamedTuple):
-    """Text of one choice; None ends it."""
+    """Text of one choice, with the log-probabilities of its tokens; None ends it."""
 
     choice: int
     text: str | None
+    logprobs: Logprobs | None = None
 
 
 class CompletionReply:
-    """The Answers of one request, a choice each. `close` ends them all and writes one log line each."""
+    """The Answers of one request, a choice each. `close` ends them all and writes one log line each.
 
-    def __init__(self, model_name: str) -> None:
+    `vocabulary` is asked where a request wants log-probabilities. With `prompt_alone` the answers are left out.
+    """
+
+    def __init__(self, model_name: str, vocabulary: Vocabulary, *, prompt_alone: bool = False) -> None:
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._model_name = model_name
         self._created = int(time.time())
         self._answers: list[Answer] = []
         self._logs: list[AnswerLog] = []
-        self._texts: list[str] = []
+        self._told: list[ToldChoice] = []
+        self._echoes: list[str | None] = []
+        self._vocabulary = vocabulary
+        self._prompt_alone = prompt_alone
         self._closed = False
 
-    def add(self, answer: Answer) -> None:
-        """One more choice."""
+    def add(self, answer: Answer, echo: str | None = None) -> None:
+        """One more choice, its text to begin with `echo`, the prompt's."""
+        wants_logprobs = answer.request.sampling.num_logprobs is not None
         self._answers.append(answer)
         self._logs.append(AnswerLog())
-        self._texts.append("")
+        self._told.append(ToldChoice(self._vocabulary if wants_logprobs else None))
+        self._echoes.append(echo)
 
     async def admitted(self) -> None:
         """Wait until the engine has taken all; raises a refusal."""
@@ -55,16 +67,16 @@ class CompletionReply:
 
     def whole(self) -> bytes:
         """The body of a reply that is not streamed."""
-        choices = [self._choice(i, text, self._reason(i)) for i, text in enumerate(self._texts)]
+        choices = [self._choice(i, told.text, self._reason(i), told.logprobs()) for i, told in enumerate(self._told)]
         return self._dump(choices=choices, usage=self._usage())
 
     async def events(self, *, include_usage: bool) -> AsyncIterator[bytes]:
         """The stream's events. An error after the first is an event too, and the last one."""
         usage = {"usage": None} if include_usage else {}
         try:
-            async for index, text in self._pieces():
+            async for index, text, logprobs in self._pieces():
                 reason = self._reason(index) if text is None else None
-                yield self._event(choices=[self._choice(index, text or "", reason)], **usage)
+                yield self._event(choices=[self._choice(index, text or "", reason, logprobs)], **usage)
             if include_usage:
                 yield self._event(choices=[], usage=self._usage())
             yield b"data: [DONE]\n\n"
@@ -99,24 +111,31 @@ class CompletionReply:
 
     async def _read(self, index: int, arrived: asyncio.Queue[Piece | Exception]) -> None:
         try:
-            async for text in self._answers[index].pieces():
+            answer, told, echo = self._answers[index], self._told[index], self._echoes[index]
+            async for text in answer.pieces():
                 self._logs[index].first_piece()
-                self._texts[index] += text
-                arrived.put_nowait(Piece(index, text))
+                if echo is not None:
+                    logprobs = told.echo(echo, answer.request.prompt.token_ids, answer.prompt_logprobs)
+                    arrived.put_nowait(Piece(index, echo, logprobs))
+                    echo = None
+                if not self._prompt_alone:
+                    arrived.put_nowait(Piece(index, text, told.push(text, answer.take_logprobs())))
             arrived.put_nowait(Piece(index, None))
         except Exception as error:
             arrived.put_nowait(error)
 
     def _reason(self, index: int) -> Any:
+        if self._prompt_alone:
+            return "length"
         return "length" if self._answers[index].finish_reason is FinishReason.LENGTH else "stop"
 
-    def _choice(self, index: int, text: str, reason: Any) -> CompletionChoice:
+    def _choice(self, index: int, text: str, reason: Any, logprobs: Logprobs | None = None) -> CompletionChoice:
         # A piece in the middle of a stream has no reason yet, which the client's type does not foresee.
-        return CompletionChoice.model_construct(index=index, text=text, finish_reason=reason, logprobs=None)
+        return CompletionChoice.model_construct(index=index, text=text, finish_reason=reason, logprobs=logprobs)
 
     def _usage(self) -> CompletionUsage:
         num_prompt = sum(len(answer.request.prompt.token_ids) for answer in self._answers)
-        num_answer = sum(answer.num_tokens for answer in self._answers)
+        num_answer = 0 if self._prompt_alone else sum(answer.num_tokens for answer in self._answers)
         num_cached = sum(answer.num_cached_tokens for answer in self._answers)
         return CompletionUsage(
             prompt_tokens=num_prompt,
@@ -132,4 +151,4 @@ class CompletionReply:
         reply = Completion.model_construct(
             id=self._id, object="text_completion", created=self._created, model=self._model_name, **fields
         )
-        return reply.model_dump_json(exclude_unset=True).encode()
+        return reply.model_dump_json(exclude_unset=True, warnings=False).encode()

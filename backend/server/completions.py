@@ -27,13 +27,13 @@ async def create_completion(http: HttpRequest, service: Service) -> Response:
     """Answer one request, streamed or whole."""
     asked = parse_completion_request(await read_body(http, service.config.max_request_bytes))
     check_model(service, asked.model)
-    requests = await before_disconnect(http, _build(asked, service, class_of(http)))
-    if requests is None:
+    built = await before_disconnect(http, _build(asked, service, class_of(http)))
+    if built is None:
         return Response(status_code=CLIENT_GONE)
-    reply = CompletionReply(service.model_name)
+    reply = CompletionReply(service.model_name, service.builder.vocabulary, prompt_alone=asked.max_tokens == 0)
     try:
-        for request in requests:
-            reply.add(Answer(service.engine, request, service.tokenizer))
+        for request, echo in built:
+            reply.add(Answer(service.engine, request, service.tokenizer), echo)
     except BaseException as error:
         reply.close(type(error).__name__)
         raise
@@ -41,11 +41,24 @@ async def create_completion(http: HttpRequest, service: Service) -> Response:
     return await send(http, reply, partial(reply.events, include_usage=include_usage) if asked.stream else None)
 
 
-async def _build(asked: CompletionRequest, service: Service, request_class: RequestClass) -> list[Request]:
-    build = service.builder.build_raw
-    wish = wish_of(asked, max_tokens=asked.max_tokens or DEFAULT_MAX_TOKENS)
-    building = (
-        build(prompt, wish, request_class, id_prefix="cmpl-", param=param) for param, prompt in prompts_of(asked)
+async def _build(
+    asked: CompletionRequest, service: Service, request_class: RequestClass
+) -> list[tuple[Request, str | None]]:
+    """A request for each choice, and what its text begins with."""
+    wish = wish_of(
+        asked,
+        # Whoever wants the prompt alone pays for one token that nobody sees.
+        max_tokens=DEFAULT_MAX_TOKENS if asked.max_tokens is None else max(1, asked.max_tokens),
+        num_logprobs=asked.logprobs,
+        num_prompt_logprobs=asked.logprobs if asked.echo else None,
     )
-    first = await asyncio.gather(*building)
-    return [request for one in first for request in requests_for(one, asked.n or 1)]
+
+    async def build(param: str, prompt: str | list[int]) -> list[tuple[Request, str | None]]:
+        builder, echo = service.builder, None
+        first = await builder.build_raw(prompt, wish, request_class, id_prefix="cmpl-", param=param)
+        if asked.echo:
+            echo = prompt if isinstance(prompt, str) else await builder.decode(prompt, param=param)
+        return [(request, echo) for request in requests_for(first, asked.n or 1)]
+
+    built = await asyncio.gather(*(build(param, prompt) for param, prompt in prompts_of(asked)))
+    return [choice for one in built for choice in one]

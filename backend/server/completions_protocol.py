@@ -9,14 +9,12 @@ from pydantic import Field
 from backend.errors import Rejected
 from backend.server.fields import Body, check_extra, parse_body
 from backend.server.protocol import ChatMessage, StreamOptions, check_messages
-from backend.server.sampling import SamplingFields
+from backend.server.sampling import MAX_TOP_LOGPROBS, SamplingFields
 
 MAX_PROMPTS = 128
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
-    "echo": (None, False),
-    "logprobs": (None,),
     "prompt_logprobs": (None,),
     "suffix": (None, ""),
 }
@@ -44,6 +42,9 @@ class CompletionRequest(SamplingFields):
         | Annotated[list[str], Field(min_length=1)]
         | Annotated[list[list[int]], Field(min_length=1)]
     )
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -71,6 +72,8 @@ def parse_completion_request(body: bytes) -> CompletionRequest:
     check_extra(request, _UNSUPPORTED, "", labels=_LABELS)
     if request.stream_options is not None and not request.stream:
         raise Rejected("stream_options is only allowed with stream: true", param="stream_options")
+    if request.max_tokens == 0 and not request.echo:
+        raise Rejected("max_tokens 0 is only allowed with echo: true", param="max_tokens", code="invalid_value")
     if (num_prompts := len(prompts_of(request))) > MAX_PROMPTS:
         raise Rejected(
             f"prompt holds {num_prompts} prompts; at most {MAX_PROMPTS} are taken", param="prompt", code="invalid_value"

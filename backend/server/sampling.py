@@ -52,6 +52,7 @@ def wish_of(
     *,
     max_tokens: int | None = None,
     num_logprobs: int | None = None,
+    num_prompt_logprobs: int | None = None,
     constraint: Constraint | None = None,
 ) -> SamplingWish:
     """What `fields` ask for; the rest comes from fields of the endpoint's own.
@@ -79,6 +80,7 @@ def wish_of(
         repetition_penalty=fields.repetition_penalty,
         logit_bias=_biases(fields.logit_bias or {}),
         num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
         constraint=demanded or constraint,
     )
 

@@ -83,7 +83,9 @@ def test_token_ids_are_prompts_too(scripted: Start) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"echo": True}, "echo"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
         ({"prompt": ""}, "prompt"),
@@ -183,3 +185,74 @@ def test_a_real_model_continues_a_text_as_its_token_ids(llama: Live) -> None:
     )
     assert by_text.choices[0].text == by_ids.choices[0].text
     assert len(by_text.choices[0].text) > 8
+
+
+def test_an_echo_begins_with_the_prompt(scripted: Start) -> None:
+    rig = scripted("Hey")
+    client = rig.live.openai()
+    ids = rig.adapter.core.encode("abc").ids
+    for prompt in ("abc", ids):
+        reply = client.completions.create(model="scripted", prompt=prompt, echo=True)
+        assert (reply.choices[0].text, reply.choices[0].finish_reason) == ("abcHey", "stop")
+        assert reply.usage
+        assert reply.usage.completion_tokens == 3
+        chunks = list(client.completions.create(model="scripted", prompt=prompt, echo=True, stream=True))
+        assert "".join(chunk.choices[0].text for chunk in chunks) == "abcHey"
+        alone = client.completions.create(model="scripted", prompt=[prompt], echo=True, max_tokens=0)  # type: ignore[list-item]
+        assert (alone.choices[0].text, alone.choices[0].finish_reason) == ("abc", "length")
+        assert alone.usage
+        assert alone.usage.completion_tokens == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_of_prompt_and_answer(llama: Live, stream: bool) -> None:
+    prompt = "The engine spends a budget of tokens in every step. Große Bäume. " * 3
+    reply: Any = llama.openai().completions.create(
+        model="tiny", prompt=prompt, echo=True, logprobs=2, max_tokens=6, temperature=0.0, stream=stream
+    )
+    told: dict[str, list[Any]] = {"text_offset": [], "tokens": [], "token_logprobs": [], "top_logprobs": []}
+    text = ""
+    for one in reply if stream else [reply]:
+        text += one.choices[0].text
+        for name, values in told.items():
+            values += getattr(one.choices[0].logprobs, name) if one.choices[0].logprobs else []
+    with llama.http() as http:
+        num_prompt = http.post("/tokenize", json={"prompt": prompt}).json()["count"]
+    assert {len(values) for values in told.values()} == {num_prompt + 6}
+    assert (told["token_logprobs"][0], told["top_logprobs"][0]) == (None, None)
+    assert text.startswith(prompt)
+    for offset, name in zip(told["text_offset"], told["tokens"], strict=True):
+        assert name.startswith("bytes:") or text.startswith(name, offset)
+    for name, logprob, top in list(zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True))[1:]:
+        assert top[name] == logprob <= 0.0
+        assert 2 <= len(top) <= 3
+    greedy = told["token_logprobs"][num_prompt:]
+    assert greedy == [max(top.values()) for top in told["top_logprobs"][num_prompt:]]
+
+
+def test_what_a_harness_of_benchmarks_asks(llama: Live) -> None:
+    """A continuation's log-probability by `echo` and `max_tokens: 0`, of token ids, in batches."""
+    client, context, endings = llama.openai(), "What do you see? ", ("A dog.", "Two people.")
+    with llama.http() as http:
+        ids = [http.post("/tokenize", json={"prompt": context + end}).json()["tokens"] for end in endings]
+    body: dict[str, Any] = {"model": "tiny", "temperature": 0, "logprobs": 1, "seed": 1234, "echo": True}
+    reply = client.completions.create(prompt=ids, max_tokens=0, **body)
+    longer = client.completions.create(prompt=ids, max_tokens=1, **body)
+    assert reply.usage
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (sum(map(len, ids)), 0)
+    for choice, one_more, token_ids, end in zip(reply.choices, longer.choices, ids, endings, strict=True):
+        assert choice.text == context + end
+        assert choice.logprobs
+        assert one_more.logprobs
+        assert len(choice.logprobs.tokens or ()) == len(token_ids)
+        assert choice.logprobs.token_logprobs == (one_more.logprobs.token_logprobs or [])[:-1]
+        assert len(choice.logprobs.top_logprobs[-1]) <= 2  # type: ignore[index]
+
+
+def test_log_probabilities_of_the_answer_alone(llama: Live) -> None:
+    reply = llama.openai().completions.create(model="tiny", prompt="What is", logprobs=0, max_tokens=4, temperature=0.0)
+    told = reply.choices[0].logprobs
+    assert told
+    assert [len(top) for top in told.top_logprobs or ()] == [1] * 4
+    assert told.text_offset
+    assert told.text_offset[0] == 0
