@@ -28,6 +28,11 @@ class Table:
 
     rows: list[Row] = field(default_factory=list)
 
+    @property
+    def num_cut(self) -> int:
+        """Events of all rows that were cut short."""
+        return sum(row.num_cut for row in self.rows)
+
     def text(self) -> str:
         """The table, ready to be printed."""
         head = ("fault", "announced", "lost", "failed", "cut short", "back after", "meanwhile")

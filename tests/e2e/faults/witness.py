@@ -108,7 +108,7 @@ class Witness:
         self.trouble = news["trouble"]
         with self._lock:
             for card in news["cards"]:
-                if not card["is_past"]:
+                if not card["is_past"] or card["id"] in self._told:
                     self._note(card, now)
 
     def _note(self, card: dict[str, Any], now: float) -> None:

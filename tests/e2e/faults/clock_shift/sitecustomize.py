@@ -6,7 +6,9 @@ Moves what Python programs read (`time.time`, and the calendar of now), not the 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 OFFSET = Path(__file__).with_name("offset")
 
@@ -25,20 +27,18 @@ def _offset_s() -> float:
     return _seen[1]
 
 
-def _shifted() -> float:
-    return _time() + _offset_s()
+class _Shifted:
+    """A clock of module `time`, shifted. No function: as an attribute of a class it must not become a method."""
+
+    def __init__(self, clock: Callable[..., Any], now: Callable[[], Any] | None = None) -> None:
+        self._clock = clock
+        self._now = now
+
+    def __call__(self, *moment: float | None) -> Any:
+        if self._now is None:
+            return self._clock() + (_offset_s() if self._clock is _time else int(_offset_s() * 1e9))
+        return self._clock(self._now() if moment in ((), (None,)) else moment[0])
 
 
-def _shifted_ns() -> int:
-    return _time_ns() + int(_offset_s() * 1e9)
-
-
-def _local(seconds: float | None = None, /) -> time.struct_time:
-    return _localtime(_shifted() if seconds is None else seconds)
-
-
-def _universal(seconds: float | None = None, /) -> time.struct_time:
-    return _gmtime(_shifted() if seconds is None else seconds)
-
-
-time.time, time.time_ns, time.localtime, time.gmtime = _shifted, _shifted_ns, _local, _universal
+time.time, time.time_ns = _Shifted(_time), _Shifted(_time_ns)
+time.localtime, time.gmtime = _Shifted(_localtime, time.time), _Shifted(_gmtime, time.time)
