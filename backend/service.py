@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter, ModelSpec
 
 BLOCK_SIZE = 16
-ENCODER_CACHE_EMBEDS = 16384
+ENCODER_CACHE_BYTES = 128 * 2**20
+"""So much may images take that are encoded, or half so; more only where two of the largest need it."""
 
 BUSY_ENCODER_SLICES = 2
 IDLE_ENCODER_SLICES = 32
@@ -94,7 +95,11 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
         block_bytes,
         spare_bytes=spare_bytes(adapter.dtype),
         may_shrink=config.max_model_len is None,
+        itemsize=adapter.dtype.itemsize,
     )
+    if adapter.spec.takes_images:
+        cache_bytes = limits.encoder_cache_embeds * adapter.spec.image_row_size * adapter.dtype.itemsize
+        say(f"Encoder cache: {limits.encoder_cache_embeds} image tokens, {cache_bytes / 2**20:.0f} MiB at most")
     resolved = replace(resolved, max_model_len=limits.max_model_len)
     text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
     choose_encoder(adapter, resolved.quantization, resolved.cache_dir, say)
@@ -135,11 +140,17 @@ def _fetcher(config: EngineConfig) -> ImageFetcher | None:
 
 
 def limits_of(
-    config: EngineConfig, spec: ModelSpec, block_bytes: int, *, spare_bytes: int = 0, may_shrink: bool
+    config: EngineConfig,
+    spec: ModelSpec,
+    block_bytes: int,
+    *,
+    spare_bytes: int = 0,
+    may_shrink: bool,
+    itemsize: int = 4,
 ) -> SchedulerLimits:
     """The scheduler's bounds for a resolved config: as many blocks as the memory holds and the requests can use.
 
-    `spare_bytes` of that memory are not for blocks.
+    `spare_bytes` of that memory are not for blocks. An image's rows are of numbers of `itemsize` bytes.
 
     Where the KV cache is smaller than one whole context, the context shrinks to it if it may, else a ConfigError says
     how much memory it takes.
@@ -166,7 +177,9 @@ def limits_of(
         max_model_len=min(context, num_blocks * BLOCK_SIZE),
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
-        encoder_cache_embeds=max(ENCODER_CACHE_EMBEDS, 2 * spec.max_embeds_per_image),
+        encoder_cache_embeds=max(
+            ENCODER_CACHE_BYTES // (spec.image_row_size * itemsize), 2 * spec.max_embeds_per_image, 1
+        ),
         max_encoder_slices_per_step=BUSY_ENCODER_SLICES,
         idle_encoder_slices_per_step=IDLE_ENCODER_SLICES,
         enable_prefix_caching=config.enable_prefix_caching,

@@ -16,10 +16,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     def path_of(name: str) -> Path:
         if name not in built:
             from tests.checkpoints import BUILDERS
+            from tests.text_checkpoints import TEXT_BUILDERS
             from tests.tiled_checkpoints import TILED_BUILDERS
 
             directory = tmp_path_factory.mktemp("checkpoint") / name
-            (BUILDERS | TILED_BUILDERS)[name](directory)
+            (BUILDERS | TEXT_BUILDERS | TILED_BUILDERS)[name](directory)
             built[name] = directory
         return built[name]
 

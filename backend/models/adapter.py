@@ -29,6 +29,7 @@ class ModelSpec:
     One image gives at most `max_embeds_per_image` rows (0: text only) and at least `min_embeds_per_image`. At most
     `max_image_side` pixels of its shorter side are used (0: not known), so that one far larger may come reduced.
     `max_atomic_len` is the longest run of image tokens that must be computed within one step (0: none must).
+    The encoder gives a row of `hidden_size` for each image token, and `num_extra_rows` more for deeper layers.
     """
 
     family: str
@@ -45,6 +46,12 @@ class ModelSpec:
     min_embeds_per_image: int = 0
     max_image_side: int = 0
     max_atomic_len: int = 0
+    num_extra_rows: int = 0
+
+    @property
+    def image_row_size(self) -> int:
+        """Numbers in what the encoder gives for one image token."""
+        return self.hidden_size * (1 + self.num_extra_rows)
 
     @property
     def takes_images(self) -> bool:

@@ -56,8 +56,8 @@ class QwenVl(VisionLanguageAdapter):
             min_embeds_per_image=least,
             max_image_side=math.isqrt(image_processor.size["longest_edge"]),
         )
-        self.spec = replace(self.spec, num_position_rows=3)
         self._tower = PatchTower(model.get_encoder(modality="image"))
+        self.spec = replace(self.spec, num_position_rows=3, num_extra_rows=self._tower.num_taps)
         if self._tower.num_taps:
             # HF picks image tokens by a mask, which a GPU has to be waited for; our rows are there for every token.
             text: Any = self._text

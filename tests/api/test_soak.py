@@ -79,7 +79,7 @@ def tight(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) ->
     adapter = load(path, device="cpu", dtype="float32")
     num_bytes = NUM_BLOCKS * bytes_per_block(adapter.spec, BLOCK_SIZE, adapter.dtype) + spare_bytes(adapter.dtype)
     # The encoder cache then holds the two largest pictures.
-    monkeypatch.setattr(service_module, "ENCODER_CACHE_EMBEDS", 1)
+    monkeypatch.setattr(service_module, "ENCODER_CACHE_BYTES", 1)
     config = EngineConfig(
         model=path,
         served_model_name="tiny",

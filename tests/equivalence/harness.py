@@ -39,7 +39,9 @@ IMAGE_PROMPTS = (
     Prompt("two images", ("Compare this", picture(2, 40, 100), "and that", picture(3, 64, 64), ". Which has a dog?")),
     Prompt("image last", ("Two people walk along a street; a red car stops. What is here? ", picture(4, 96, 96))),
 )
-TEXT_FAMILIES = ("llama", "qwen3")
+TEXT_FAMILIES = ("llama", "qwen3", "gemma3_text", "phi3")
+FRAMES = Prompt("frames", (*(picture(seed, 72, 48) for seed in (5, 6, 7)), "What happens in this video?"))
+"""A video as its frames: pictures of one size, one after the other."""
 ATOMIC_FAMILIES = ("gemma3",)
 """Those whose image tokens see one another."""
 IMAGE_FAMILIES = (

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from backend.models.adapter import ModelAdapter
+from backend.runtime.encoder_cache import EncoderCache
+from backend.types import EncodeSlice
 from tests.equivalence.harness import (
     ATOMIC_FAMILIES,
     FAMILIES,
+    FRAMES,
     IMAGE_FAMILIES,
     IMAGE_PROMPTS,
     TEXT_MODELS,
     Expected,
     Prompt,
     assert_matches,
+    expected_of,
     generate,
     limits,
     picture,
@@ -26,6 +32,8 @@ from tests.equivalence.harness import (
 )
 
 WHOLE = 1024
+VIDEO_FAMILIES = ("smolvlm", "qwen2_5_vl", "qwen3_vl", "llava_onevision", "internvl")
+"""Those taught on videos, too; SmolVLM2 is of the family `smolvlm`."""
 Adapters = Callable[[str], ModelAdapter]
 Answers = Callable[[str], dict[str, Expected]]
 
@@ -160,6 +168,28 @@ def test_an_equal_image_is_encoded_once(family: str, adapter: Adapters) -> None:
     prompts = [Prompt(f"p{i}", (f"Question {i}: ", picture(31, 80, 60), "what is this?")) for i in range(3)]
     outcome = generate(model, [request_of(model, p) for p in prompts], limits(16), arrivals=(0, 5, 60))
     assert outcome.num_encodings == 1
+
+
+@pytest.mark.parametrize("family", VIDEO_FAMILIES)
+def test_frames_of_a_video_are_pictures(family: str, adapter: Adapters, checkpoint: Callable[[str], Path]) -> None:
+    model = adapter(family)
+    outcome = generate(model, [request_of(model, FRAMES)], limits(16))
+    assert outcome.num_encodings == 3
+    assert_matches(expected_of(checkpoint(family), (FRAMES,)), outcome.tokens)
+
+
+@pytest.mark.parametrize("family", IMAGE_FAMILIES)
+def test_rows_take_the_bytes_that_the_cache_counts(family: str, adapter: Adapters) -> None:
+    """Rows for deeper layers, and whatever storage a row is a view of, included."""
+    model = adapter(family)
+    (image,) = request_of(model, Prompt("one", (picture(41, 70, 50), "?"))).prompt.images
+    encoders = EncoderCache(model)
+    with torch.inference_mode():
+        encoders.advance(EncodeSlice(image, 0, image.num_slices))
+    rows = encoders.find_rows(image.key)
+    assert rows is not None
+    row_bytes = model.spec.image_row_size * model.dtype.itemsize
+    assert rows.untyped_storage().nbytes() <= image.num_embeds * row_bytes
 
 
 @pytest.mark.parametrize("family", IMAGE_FAMILIES)

@@ -158,7 +158,7 @@ def test_an_image_one_too_wide_is_seen(
         check(family, adapter, expected, budget=64)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "gemma3_text"])
 def test_a_window_one_too_wide_is_seen(
     family: str, adapter: Adapters, expected: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,13 @@ from itertools import combinations, product
 
 import pytest
 
+from backend.models import registry
 from backend.models.adapter import ModelAdapter
+from backend.models.hf_adapter import TEXT_FAMILIES
 from backend.sched.policy import POLICIES
 from tests.equivalence.harness import (
     FAMILIES,
+    IMAGE_FAMILIES,
     Expected,
     assert_matches,
     generate,
@@ -69,6 +72,19 @@ def test_every_combination(setting: Setting, adapter: Adapters, expected: Answer
 
 
 def test_pairs_are_complete_and_few() -> None:
+    """Counted by hand: each two of the four parameters, each value of the one with each of the other."""
     chosen = pairwise(ALL)
-    assert set().union(*map(pairs_of, chosen)) == set().union(*map(pairs_of, ALL))
+    sizes = (len(FAMILIES), 5, 2, len(POLICIES))
+    num_pairs = sum(one * other for one, other in combinations(sizes, 2))
+    for first, second in combinations(range(4), 2):
+        together = {(setting[first], setting[second]) for setting in chosen}
+        assert len(together) == sizes[first] * sizes[second]
+    assert len(set().union(*map(pairs_of, chosen))) == num_pairs
+    assert len(set().union(*map(pairs_of, chosen[:-1]))) < num_pairs, "the last one adds nothing"
     assert len(chosen) < len(ALL) / 4
+
+
+def test_every_family_that_is_claimed_has_its_row() -> None:
+    """Text families share one adapter, and each is compared in `test_text_families`; all others are rows here."""
+    assert set(registry.FAMILIES) - set(TEXT_FAMILIES) == set(IMAGE_FAMILIES)
+    assert set(FAMILIES) - set(IMAGE_FAMILIES) <= set(TEXT_FAMILIES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from backend.runtime.runner import Runner
 from backend.runtime.text_backend import make_text
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
-from backend.service import BLOCK_SIZE, limits_of
+from backend.service import BLOCK_SIZE, ENCODER_CACHE_BYTES, limits_of
 from backend.types import ImageInput, ImageSpan, Prepared, Request, SamplingParams, SchedulerLimits
 from tests.unit.runtime.toy import HIDDEN, ToyAdapter, rows
 
@@ -35,6 +37,16 @@ def test_the_pool_takes_no_more_bytes_than_it_may(num_bytes: int) -> None:
     )
     taken = sum(tensor.untyped_storage().nbytes() for tensor in (pool.keys, pool.values))
     assert limits.num_blocks * BLOCK_BYTES <= taken <= num_bytes
+
+
+@pytest.mark.parametrize(("num_extra", "itemsize"), [(0, 4), (3, 4), (3, 2)])
+def test_the_encoder_caches_size_follows_the_bytes_of_a_row(num_extra: int, itemsize: int) -> None:
+    """Rows for deeper layers (deepstack) make an image four times as large."""
+    spec = replace(ToyAdapter.spec, num_extra_rows=num_extra)
+    config = EngineConfig(model="m", kv_cache_memory_bytes=100 * BLOCK_BYTES).resolve(MACHINE, spec)
+    limits = limits_of(config, spec, BLOCK_BYTES, may_shrink=True, itemsize=itemsize)
+    row_bytes = HIDDEN * (1 + num_extra) * itemsize
+    assert ENCODER_CACHE_BYTES - row_bytes < limits.encoder_cache_embeds * row_bytes <= ENCODER_CACHE_BYTES
 
 
 @pytest.mark.parametrize("budget", [4, 16])
