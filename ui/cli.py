@@ -30,7 +30,7 @@ from ui.commands.selftest import selftest
 from ui.commands.serve import serve
 from ui.commands.tune import tune
 from ui.commands.watch import watch
-from ui.errors import is_broken, is_users, say
+from ui.errors import is_broken, is_users, of_arguments, say
 
 ARGUMENTS = "WATCHWORD_ARGUMENTS"
 BROKEN = 70
@@ -81,7 +81,7 @@ def execute(argv: Sequence[str]) -> int:
     try:
         return cli(list(argv) or ["--help"], prog_name="watchword", standalone_mode=False) or 0
     except TyperException as error:
-        return _refuse(error.format_message().rstrip(".") + _where_help_is(error))
+        return _refuse(of_arguments(error.format_message()) + _where_help_is(error))
     except ChildFailed as failure:
         # A wrong setting was already said by the child itself, in its own one line.
         return 2 if failure.exit_code == CONFIG_ERROR else _refuse(str(failure), failure.exit_code)

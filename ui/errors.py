@@ -5,9 +5,22 @@ A line says what happened, without traceback, payload or credentials.
 
 from __future__ import annotations
 
+import re
+
 from camera_sources.url import redact
 
 MAX_CHARS = 300
+
+_CHECKS = [
+    (re.compile(words), ours)
+    for words, ours in (
+        (r"Input should be a valid integer(, .*)?", "it takes a whole number"),
+        (r"Input should be a valid number(, .*)?", "it takes a number"),
+        (r"Input should be less than or equal to (\S+)", r"it is at most \1"),
+        (r"Input should be greater than or equal to (\S+)", r"it is at least \1"),
+    )
+]
+"""What the checks of numbers say of a flag, and what we say."""
 
 
 class UsageError(Exception):
@@ -41,6 +54,14 @@ def say(error: BaseException) -> str:
     message = body.get("message") if isinstance(body, dict) else None
     line = " ".join(redact(str(message or error) or type(error).__name__).split())
     return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
+
+
+def of_arguments(message: str) -> str:
+    """What the command line's own check says of a mistake, in a person's words."""
+    message = message.rstrip(".").replace("Value error, ", "").replace(". Did you mean ", "; did you mean ").rstrip("?")
+    for theirs, ours in _CHECKS:
+        message = theirs.sub(ours, message)
+    return message[:1].lower() + message[1:] if message[:3] in ("No ", "Mis", "Inv") else message
 
 
 def broke_off(error: BaseException) -> bool:

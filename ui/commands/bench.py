@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ui.bench.scenario import Load, Scenario, phases_of
 from ui.commands.bench_options import (
-    ApiKey,
-    BaseUrl,
-    JsonOut,
+    Against,
+    CaptionTokens,
     MixName,
-    Model,
-    PngOut,
+    PhaseDuration,
+    Photo,
     Rate,
     Seed,
+    Size,
+    Tokens,
     check_mix,
     finish,
     machine,
@@ -26,25 +26,28 @@ from ui.commands.bench_options import (
     write_report,
 )
 from ui.commands.checks import OUR_BACKEND
-from ui.commands.engine_flags import default
+from ui.commands.options import ApiKey, BaseUrl, JsonOut, ModelName, PngOut
 
 FORMAT = 1
 """Version of the report's shape."""
 
 
+Which = Annotated[
+    Scenario,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="chat-under-camera: chats alone, then beside cameras whose frames come back to back. "
+        "chat: chats alone. camera: cameras alone. rag: chats alone, then beside long documents. "
+        "prefill: prompts of 256 tokens.",
+    ),
+]
+
+
 def bench(
-    scenario: Annotated[
-        Scenario,
-        typer.Argument(
-            metavar="SCENARIO",
-            help="chat-under-camera: chats alone, then beside cameras whose frames come back to back. "
-            "chat: chats alone. camera: cameras alone. rag: chats alone, then beside long documents. "
-            "prefill: prompts of 256 tokens.",
-        ),
-    ] = Scenario.CHAT_UNDER_CAMERA,
+    scenario: Which = Scenario.CHAT_UNDER_CAMERA,
     *,
     base_url: BaseUrl = OUR_BACKEND,
-    model: Model = None,
+    model: ModelName = None,
     api_key: ApiKey = None,
     chats: Annotated[
         str, typer.Option(metavar="N,…", help="Chats at the same time; several: one after another.")
@@ -52,47 +55,16 @@ def bench(
     cameras: Annotated[
         str, typer.Option(metavar="N,…", help="Cameras at the same time; 1,2,4,8 shows how it grows, a row each.")
     ] = "1",
-    size: Annotated[str, typer.Option(metavar="WxH", help="Size of a camera's frame in pixels.")] = "512x512",
-    image: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help=f"The photograph that frames are cropped from. {default('a street with a bus, from ultralytics')}",
-            show_default=False,
-        ),
-    ] = None,
-    caption_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest caption, in tokens.")] = 24,
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="A phase ends when every chat has so many tokens. "
-            + default("512 if --duration is not given; 64 in prefill"),
-            show_default=False,
-        ),
-    ] = None,
-    duration: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S",
-            min=0.1,
-            help=f"A phase ends after so many seconds. {default('30 in camera, 60 in rag, else by --tokens')}",
-            show_default=False,
-        ),
-    ] = None,
+    size: Size = "512x512",
+    image: Photo = None,
+    caption_tokens: CaptionTokens = 24,
+    tokens: Tokens = None,
+    duration: PhaseDuration = None,
     rate: Rate = 0.25,
     mix: MixName = "rag",
     runs: Annotated[int, typer.Option(metavar="N", min=1, help="Repeat all phases; figures are the medians.")] = 3,
     seed: Seed = 0,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help=f"A report of another bench (--json), to print the ratios to it. {default('none')}",
-            show_default=False,
-        ),
-    ] = None,
+    against: Against = None,
     json_out: JsonOut = None,
     png_out: PngOut = None,
 ) -> int:

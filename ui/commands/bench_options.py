@@ -24,21 +24,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
-BaseUrl = Annotated[str, typer.Option(metavar="URL", help="The server to measure, ending in /v1.")]
-Model = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help=f"The model to ask. {default('the first the server lists')}", show_default=False),
-]
-ApiKey = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KEY",
-        envvar="WATCHWORD_API_KEY",
-        show_envvar=False,
-        help=f"The server's key, if it asks for one. Also read from WATCHWORD_API_KEY. {default('none')}",
-        show_default=False,
-    ),
-]
 Rate = Annotated[
     float,
     typer.Option(metavar="X", min=0.001, help="Long documents per second; they arrive whether or not others wait."),
@@ -47,18 +32,42 @@ MixName = Annotated[
     str, typer.Option(metavar="MIX", help="Lengths of the documents: rag, openchat, arxiv or chat, short to long.")
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the same load.")]
-JsonOut = Annotated[
+Size = Annotated[str, typer.Option(metavar="WxH", help="Size of a camera's frame in pixels.")]
+Photo = Annotated[
     Path | None,
     typer.Option(
-        "--json",
-        metavar="OUT",
-        help=f"File for the report. {default('standard output, if that is no terminal')}",
+        metavar="FILE",
+        help=f"The photograph that frames are cropped from. {default('a street with a bus, from ultralytics')}",
         show_default=False,
     ),
 ]
-PngOut = Annotated[
+CaptionTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Longest caption, in tokens.")]
+Tokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="A phase ends when every chat has so many tokens. "
+        + default("512 if --duration is not given; 64 in prefill"),
+        show_default=False,
+    ),
+]
+PhaseDuration = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        min=0.1,
+        help=f"A phase ends after so many seconds. {default('30 in camera, 60 in rag, else by --tokens')}",
+        show_default=False,
+    ),
+]
+Against = Annotated[
     Path | None,
-    typer.Option("--png", metavar="OUT", help=f"File for a picture of it. {default('none')}", show_default=False),
+    typer.Option(
+        metavar="FILE",
+        help=f"A report of another bench (--json), to print the ratios to it. {default('none')}",
+        show_default=False,
+    ),
 ]
 
 

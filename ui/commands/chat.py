@@ -10,6 +10,7 @@ import typer
 
 from ui.commands.checks import OUR_BACKEND, check_backend
 from ui.commands.engine_flags import default
+from ui.commands.options import ApiKey, BaseUrl, ModelName
 from ui.errors import UsageError
 
 
@@ -19,21 +20,10 @@ def chat(
         Path | None,
         typer.Option(metavar="FILE", help=f"A JPEG, PNG, WebP, BMP or GIF picture to ask about. {default('none')}"),
     ] = None,
-    base_url: Annotated[str, typer.Option(metavar="URL", help="The backend, ending in /v1.")] = OUR_BACKEND,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"The model to ask. {default('the first the backend lists')}")
-    ] = None,
+    base_url: BaseUrl = OUR_BACKEND,
+    model: ModelName = None,
     max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest answer, in tokens.")] = 256,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            envvar="WATCHWORD_API_KEY",
-            show_envvar=False,
-            help=f"The backend's key, if it asks for one. Also read from WATCHWORD_API_KEY. {default('none')}",
-            show_default=False,
-        ),
-    ] = None,
+    api_key: ApiKey = None,
 ) -> int:
     """Ask the engine something, optionally about a picture."""
     if not question.strip():

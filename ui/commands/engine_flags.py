@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -21,9 +22,14 @@ OF_SERVERS = ("host", "port", "insecure", "allowed_origins", "allowed_media_doma
 """Settings of an engine that others use, too."""
 
 
-def with_engine_flags(*, without: Collection[str] = ()) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def with_engine_flags(
+    *, without: Collection[str] = (), defaults: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command every engine flag but `without`; it receives as `engine` the settings of
-    those that were used, and of those that the environment names."""
+    those that were used, and of those that the environment names.
+
+    `defaults` are what the command itself takes for a setting, as its help says then.
+    """
     fields = [field for field in dataclasses.fields(EngineConfig) if field.name not in without]
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
@@ -40,7 +46,7 @@ def with_engine_flags(*, without: Collection[str] = ()) -> Callable[[Callable[..
             return command(**given, engine=from_environment() | flags)
 
         kept = [parameter for parameter in own.parameters.values() if parameter.name != "engine"]
-        parameters = [*kept, *map(_parameter, fields)]
+        parameters = [*kept, *(_parameter(field, defaults.get(field.name, field.default)) for field in fields)]
         wrapper.__signature__ = own.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return wrapper
@@ -80,15 +86,19 @@ def _flag(field: dataclasses.Field[Any]) -> str:
     return f"--no-{name}" if field.metadata["off_flag"] else f"--{name}"
 
 
-def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
+def _parameter(field: dataclasses.Field[Any], stands_for: Any) -> inspect.Parameter:
+    """The flag of one setting; `stands_for` is what holds without it, None if the help text itself says that."""
     meta, kind = field.metadata, kind_of(field)
-    words = [meta["help"][0].upper() + meta["help"][1:] + "."]
+    told, _, otherwise = meta["help"].partition(" (default: ")
+    words = [told[0].upper() + told[1:] + "."]
     if meta["choices"]:
         words.append(f"One of {', '.join(meta['choices'])}.")
     if meta["env"]:
         words.append(f"Also read from {meta['env']}.")
-    if field.default is not None and kind is not bool:
-        words.append(default(str(field.default)))
+    if otherwise:
+        words.append(default(otherwise.removesuffix(")")))
+    elif stands_for is not None and kind is not bool:
+        words.append(default(f"{stands_for:g}" if isinstance(stands_for, float) else str(stands_for)))
     option = typer.Option(
         _flag(field),
         help=" ".join(words),

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from ui.commands.engine_flags import default
-from ui.commands.run import DATA_DIR
+from ui.commands.options import DATA_DIR, DataDir
 from ui.errors import UsageError
 
 MOMENTS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
@@ -21,9 +21,7 @@ def export(
     out: Annotated[
         Path, typer.Argument(metavar="OUT", help="A folder to make, or a file called .zip.", show_default=False)
     ],
-    data_dir: Annotated[Path, typer.Option(metavar="PATH", help="Where events and their pictures are kept.")] = Path(
-        DATA_DIR
-    ),
+    data_dir: DataDir = None,
     camera: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Only this camera's events. {default('all')}")
     ] = None,
@@ -47,7 +45,7 @@ def export(
     from pipeline.query import EventQuery
     from pipeline.store import DATABASE, EventStore
 
-    data_dir, out = data_dir.expanduser(), out.expanduser()
+    data_dir, out = (data_dir or Path(DATA_DIR)).expanduser(), out.expanduser()
     start, end = _moment("--since", since), _moment("--until", until)
     if not (data_dir / DATABASE).is_file():
         raise UsageError(f"{data_dir} holds no events; --data-dir names the directory of a run")
@@ -61,7 +59,8 @@ def export(
     )
     store = EventStore(data_dir)
     columns = (TextColumn("{task.completed} events"),)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=None)
         num_events = write(store, query, out, lambda done: progress.update(task, completed=done))
     store.close()

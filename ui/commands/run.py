@@ -17,72 +17,62 @@ from pipeline.weights import find_weights
 from ui.commands.app_settings import AppSettings
 from ui.commands.assets import ensure_assets
 from ui.commands.checks import check_backend, check_engine
-from ui.commands.children import app_child, backend_child
+from ui.commands.children import DRAIN_S, app_child, backend_child
 from ui.commands.config_file import ConfigFile, cameras_of, read_config, with_config
 from ui.commands.engine_flags import default, with_engine_flags
 from ui.commands.machine import free_port, reachable, require_free
+from ui.commands.options import DATA_DIR, DataDir, Detector, OtherEngine
 from ui.commands.page_password import page_password_hash
 from ui.commands.sources import KINDS, check_cameras, given_sources, to_cameras
 from ui.commands.terminal import Verbose, echo_for, until_signal
 from ui.errors import UsageError, say
 
 UI_HOST, UI_PORT = "127.0.0.1", 8080
-DATA_DIR = "~/.local/share/watchword"
 
 
-@with_engine_flags()
+Sources = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SOURCE",
+        help=f"{KINDS} Also read from SOURCE in the environment, one a line; without either, the demo clip, looped.",
+        show_default=False,
+    ),
+]
+UiHost = Annotated[str | None, typer.Option(metavar="ADDRESS", help=f"Address of the page. {default(UI_HOST)}")]
+UiPort = Annotated[
+    int | None, typer.Option(metavar="PORT", min=1, max=65535, help=f"Port of the page. {default(str(UI_PORT))}")
+]
+UiPassword = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PASSWORD",
+        envvar="WATCHWORD_UI_PASSWORD",
+        show_envvar=False,
+        help="Password of the page, required beyond this machine. Also read from WATCHWORD_UI_PASSWORD, which "
+        f"keeps it out of the list of processes. {default('none')}",
+        show_default=False,
+    ),
+]
+
+
+@with_engine_flags(defaults={"drain_timeout_s": DRAIN_S})
 def run(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SOURCE…",
-            help=f"{KINDS} Also read from SOURCE, one a line; without either, the demo clip, looped.",
-            show_default=False,
-        ),
-    ] = None,
+    sources: Sources = None,
     *,
     config_file: ConfigFile = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help=f"Another OpenAI-compatible backend, ending in /v1; starts no engine. {default('our own')}",
-        ),
-    ] = None,
-    detector: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WEIGHTS",
-            help=f"Ultralytics weights, such as yolo26n.pt. Also read from DETECTOR. {default('the packaged yolov8n')}",
-        ),
-    ] = None,
+    base_url: OtherEngine = None,
+    detector: Detector = None,
     loop: Annotated[bool, typer.Option("--loop", help="Start video files and folders over at their end.")] = False,
-    ui_host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help=f"Address of the page. {default(UI_HOST)}")
-    ] = None,
-    ui_port: Annotated[
-        int | None, typer.Option(metavar="PORT", min=1, max=65535, help=f"Port of the page. {default(str(UI_PORT))}")
-    ] = None,
-    ui_password: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PASSWORD",
-            envvar="WATCHWORD_UI_PASSWORD",
-            show_envvar=False,
-            help="Password of the page, required beyond this machine. Also read from WATCHWORD_UI_PASSWORD, which "
-            f"keeps it out of the list of processes. {default('none')}",
-            show_default=False,
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(metavar="PATH", help=f"Where events and their pictures are kept. {default(DATA_DIR)}")
-    ] = None,
+    ui_host: UiHost = None,
+    ui_port: UiPort = None,
+    ui_password: UiPassword = None,
+    data_dir: DataDir = None,
     verbose: Verbose = False,
     engine: dict[str, Any],
 ) -> int:
     """Watch cameras on a page, with captions and chat from one engine, until Ctrl-C.
 
-    MODEL in the environment stands for --model.
+    MODEL and DETECTOR in the environment stand for --model and --detector.
     """
     if "model" not in engine and os.environ.get("MODEL"):
         engine["model"] = os.environ["MODEL"]

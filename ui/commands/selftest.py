@@ -11,9 +11,10 @@ import typer
 
 from backend.config import EngineConfig
 from backend.hardware import settle_threads
-from ui.commands.bench_options import JsonOut, machine, require_writable, write_report
+from ui.commands.bench_options import machine, require_writable, write_report
 from ui.commands.checks import check_model
 from ui.commands.engine_flags import default, with_engine_flags
+from ui.commands.options import JsonOut
 
 if TYPE_CHECKING:
     from backend.selftest.report import Report

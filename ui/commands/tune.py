@@ -10,12 +10,7 @@ import typer
 
 from ui.bench.scenario import Load
 from ui.commands.bench_options import (
-    ApiKey,
-    BaseUrl,
-    JsonOut,
     MixName,
-    Model,
-    PngOut,
     Rate,
     Seed,
     check_mix,
@@ -27,24 +22,28 @@ from ui.commands.bench_options import (
 )
 from ui.commands.checks import OUR_BACKEND
 from ui.commands.engine_flags import default
+from ui.commands.options import ApiKey, BaseUrl, JsonOut, ModelName, PngOut
 from ui.errors import UsageError
 
 FORMAT = 1
 
 
+Budgets = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,…",
+        help=f"The budgets to try. {default('powers of two that the engine allows')}",
+        show_default=False,
+    ),
+]
+
+
 def tune(
     *,
     base_url: BaseUrl = OUR_BACKEND,
-    model: Model = None,
+    model: ModelName = None,
     api_key: ApiKey = None,
-    budgets: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,…",
-            help=f"The budgets to try. {default('powers of two that the engine allows')}",
-            show_default=False,
-        ),
-    ] = None,
+    budgets: Budgets = None,
     chats: Annotated[int, typer.Option(metavar="N", min=1, help="Chats at the same time.")] = 2,
     rate: Rate = 0.25,
     mix: MixName = "rag",

@@ -25,6 +25,7 @@ from ui.commands.config_file import ConfigFile, cameras_of, read_config, with_co
 from ui.commands.engine_flags import OF_SERVERS, default, with_engine_flags
 from ui.commands.machine import free_port
 from ui.commands.news import News
+from ui.commands.options import Detector, OtherEngine
 from ui.commands.reading import Reading
 from ui.commands.sources import KINDS, check_cameras, to_cameras
 from ui.commands.terminal import Verbose, echo_for, until_signal
@@ -44,7 +45,7 @@ ASK_AGAIN_S = 0.3
 def watch(
     sources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SOURCE…", help=KINDS, show_default=False),
+        typer.Argument(metavar="SOURCE", help=KINDS, show_default=False),
     ] = None,
     *,
     jsonl: Annotated[
@@ -54,13 +55,7 @@ def watch(
         ),
     ],
     config_file: ConfigFile = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help=f"Another OpenAI-compatible backend, ending in /v1. {default('our own, started for this')}",
-        ),
-    ] = None,
+    base_url: OtherEngine = None,
     no_realtime: Annotated[
         bool,
         typer.Option(
@@ -68,12 +63,7 @@ def watch(
             help=f"Read files as fast as captions allow; nothing is skipped. {default('at their own pace')}",
         ),
     ] = False,
-    detector: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WEIGHTS", help=f"Ultralytics weights, such as yolo26n.pt. {default('the packaged yolov8n')}"
-        ),
-    ] = None,
+    detector: Detector = None,
     verbose: Verbose = False,
     engine: dict[str, Any],
 ) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -81,7 +82,13 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         (["chat", " "], "question is empty"),
         (["chat", "hi", "--base-url", "ftp://x"], "--base-url"),
         (["chat", "hi", "--image", "nowhere.jpg"], "nowhere.jpg"),
-        (["dance"], "dance"),
+        (["dance"], "no such command 'dance'; see watchword --help"),
+        (["rnu"], "no such command 'rnu'; did you mean 'run'; see watchword --help"),
+        (["serve", "--port", "many"], "invalid value for '--port': it takes a whole number; see"),
+        (["run", "--ui-port", "99999"], "invalid value for '--ui-port': it is at most 65535; see"),
+        (["bench", "--runs", "0"], "invalid value for '--runs': it is at least 1; see"),
+        (["bench", "--rate", "often"], "invalid value for '--rate': it takes a number; see"),
+        (["bench", "all"], "invalid value for 'SCENARIO': 'all' is not one of 'chat',"),
         (["watch"], "see watchword watch --help"),
         (["run", "--bogus"], "see watchword run --help"),
         (["run", "--model", "./nowhere"], "model ./nowhere: no such directory"),
@@ -144,6 +151,27 @@ def test_paragraphs_of_help_break_where_the_terminal_ends(
     assert execute(["tune", "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any("Chats stream while" in line and "also after Ctrl-C." in line for line in lines)
+
+
+@pytest.mark.parametrize("command", ["run", "watch", "chat", "bench", "selftest", "export", "config check"])
+def test_help_speaks_of_no_python_types(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    assert execute([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Arguments" in text
+    assert not re.search(r"<\w+(\[\w+\])?>|default: None|\(default:", text)
+
+
+def test_help_tells_a_command_s_own_defaults(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for command, seconds in (("run", 1), ("serve", 20)):
+        assert execute([command, "--help"]) == 0
+        told = " ".join(capsys.readouterr().out.partition("--drain-timeout-s")[2].split("--")[0].split())
+        assert f"[default: {seconds}]" in told
 
 
 @pytest.mark.parametrize("given", ["yesterday", "2026-13-01", "2026-06-01 25:00"])
