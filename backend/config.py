@@ -81,6 +81,12 @@ class EngineConfig:
         at_least=0.0,
         at_most=3600.0,
     )
+    generation_config: str = setting(
+        "auto",
+        "where defaults of temperature, top_p, top_k, min_p, repetition_penalty and the answer's length come from "
+        "(auto: the model's generation_config.json; vllm: the OpenAI API's defaults)",
+        choices=("auto", "vllm"),
+    )
     device: str = setting("auto", "where to compute; auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
     dtype: str = setting(
         "auto",

@@ -37,13 +37,17 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """What holds where a request says nothing: the OpenAI API's defaults, unless the model brings its own."""
+    """What holds where a request says nothing: the OpenAI API's defaults, unless the model brings its own.
+
+    `max_tokens` None: whatever the context has room for.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,7 @@ class RequestBuilder:
                 code="context_length_exceeded",
             )
         return SamplingParams(
-            max_tokens=wish.max_tokens or limit - num_prompt,
+            max_tokens=wish.max_tokens or min(limit - num_prompt, defaults.max_tokens or limit),
             temperature=defaults.temperature if wish.temperature is None else wish.temperature,
             top_p=defaults.top_p if wish.top_p is None else wish.top_p,
             top_k=defaults.top_k if wish.top_k is None else wish.top_k,

@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
 from backend.config import EngineConfig
-from backend.conversation import SamplingDefaults
 from backend.dtype_choice import choose_dtype
 from backend.engine import Engine, StepRunner
 from backend.errors import ConfigError, EngineError, ModelLoadError
+from backend.generation_config import read_defaults
 from backend.hardware import probe
 from backend.image_fetch import ImageFetcher
 from backend.profile import Profile
@@ -126,7 +126,7 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
             adapter,
             max_model_len=limits.max_model_len,
             max_image_pixels=resolved.max_image_pixels,
-            defaults=_sampling_defaults(path),
+            defaults=read_defaults(path, resolved.generation_config),
             fetcher=_fetcher(resolved),
         ),
         tokenizer=tokenizer,
@@ -216,18 +216,6 @@ def _fast_tokenizer(adapter: ModelAdapter, model: str) -> Tokenizer:
     if not isinstance(tokenizer, Tokenizer):
         raise ModelLoadError(f"{model} has no tokenizer.json: its tokenizer cannot turn single tokens into text")
     return tokenizer
-
-
-def _sampling_defaults(path: str) -> SamplingDefaults:
-    """What the checkpoint's generation_config.json says of sampling; where it is silent, the OpenAI API's defaults."""
-    from transformers import GenerationConfig
-
-    try:
-        said = GenerationConfig.from_pretrained(path).to_diff_dict()
-    except OSError:
-        return SamplingDefaults()
-    names = [field.name for field in fields(SamplingDefaults)]
-    return SamplingDefaults(**{name: said[name] for name in names if said.get(name)})
 
 
 def _warm_up(adapter: ModelAdapter, scheduler: Scheduler, runner: StepRunner) -> None:

@@ -197,16 +197,20 @@ def test_every_sampling_field_reaches_the_engine(scripted: Start) -> None:
 
 @pytest.mark.parametrize(
     ("defaults", "expected"),
-    [(None, (1.0, 1.0, 0)), (SamplingDefaults(0.6, 0.95, 20), (0.6, 0.95, 20))],
+    [
+        (None, (1.0, 1.0, 0, 256 - 3)),
+        (SamplingDefaults(0.6, 0.95, 20), (0.6, 0.95, 20, 256 - 3)),
+        (SamplingDefaults(max_tokens=5), (1.0, 1.0, 0, 5)),
+        (SamplingDefaults(max_tokens=5000), (1.0, 1.0, 0, 256 - 3)),
+    ],
 )
 def test_defaults_are_the_apis_unless_the_model_has_its_own(
-    scripted: Start, defaults: SamplingDefaults | None, expected: tuple[float, float, int]
+    scripted: Start, defaults: SamplingDefaults | None, expected: tuple[float, float, int, int]
 ) -> None:
     rig = scripted("Hey", defaults=defaults)
     rig.live.openai().chat.completions.create(model="scripted", messages=HI)
     sampling = rig.runner.steps[0].chunks[0].sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == expected
-    assert sampling.max_tokens == 256 - 3
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_tokens) == expected
     assert sampling.stop_token_ids == rig.adapter.spec.eos_token_ids
 
 

@@ -28,7 +28,7 @@ from tests.e2e.product import alive, descendants
 from tests.e2e.readme import ROOT, SHOWN
 from ui.commands.assets import ensure_assets
 
-START_S, END_S = 150.0, 30.0
+START_S, END_S = 240.0, 30.0
 STARTED = "Watchword is at"
 
 PROGRAM = """\
