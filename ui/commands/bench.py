@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
@@ -18,19 +17,15 @@ from ui.commands.bench_options import (
     Seed,
     Size,
     Tokens,
+    begin_report,
     check_mix,
     finish,
-    machine,
     numbers,
     require_writable,
     write_report,
 )
 from ui.commands.checks import OUR_BACKEND
 from ui.commands.options import ApiKey, BaseUrl, JsonOut, ModelName, PngOut
-
-FORMAT = 1
-"""Version of the report's shape."""
-
 
 Which = Annotated[
     Scenario,
@@ -95,16 +90,9 @@ def bench(
             await the_bench.run(phases, runs)
 
     ending = finish(work(), the_bench, meter)
-    report = {
-        "format": FORMAT,
-        "scenario": scenario.value,
-        "partial": ending.is_early,
-        "started_unix": round(time.time() - ending.took_s, 3),
-        "server": the_bench.server,
-        "machine": machine(),
-        "settings": {"size": size, "caption_tokens": caption_tokens, "mix": mix, "runs": runs, "seed": seed},
-        "phases": phase_reports(the_bench.measured),
-    }
+    settings = {"size": size, "caption_tokens": caption_tokens, "mix": mix, "runs": runs, "seed": seed}
+    report = begin_report(scenario.value, the_bench, ending, **settings)
+    report["phases"] = phase_reports(the_bench.measured)
     write_report(report, json_out)
     show(report, earlier)
     if png_out is not None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ui.bench.progress import Meter
 
 INTERRUPTED = 130
+FORMAT = 1
+"""Version of the reports' shape."""
 
 Rate = Annotated[
     float,
@@ -152,6 +154,19 @@ def require_writable(*outputs: Path | None) -> None:
         target = path.expanduser() if path.expanduser().exists() else folder
         if not os.access(target, os.W_OK):
             raise UsageError(f"{path}: it cannot be written (permission denied)")
+
+
+def begin_report(scenario: str, bench: Bench, ending: Ending, **settings: Any) -> dict[str, Any]:
+    """What every report begins with: what was measured, where, when, with which settings."""
+    return {
+        "format": FORMAT,
+        "scenario": scenario,
+        "partial": ending.is_early,
+        "started_unix": round(time.time() - ending.took_s, 3),
+        "server": bench.server,
+        "machine": machine(),
+        "settings": settings,
+    }
 
 
 def write_report(report: dict[str, Any], path: Path | None) -> None:

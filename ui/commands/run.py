@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,9 @@ from ui.commands.page_password import page_password_hash
 from ui.commands.sources import KINDS, check_cameras, given_sources, to_cameras
 from ui.commands.terminal import Verbose, echo_for, until_signal
 from ui.errors import UsageError, say
+
+if TYPE_CHECKING:
+    from pipeline.settings.models import Settings
 
 UI_HOST, UI_PORT = "127.0.0.1", 8080
 
@@ -78,10 +81,7 @@ def run(
         engine["model"] = os.environ["MODEL"]
     written = read_config(config_file, sources)
     base_url, detector = with_config(written, engine, base_url, detector or os.environ.get("DETECTOR") or None)
-    wanted = written.page if written else None
-    ui_host = ui_host or (wanted and wanted.host) or UI_HOST
-    ui_port = ui_port or (wanted and wanted.port) or UI_PORT
-    data_dir = data_dir or (written and written.data_dir) or Path(DATA_DIR)
+    ui_host, ui_port, data_dir = _places(written, ui_host, ui_port, data_dir)
     password_hash = page_password_hash(ui_host, ui_password)
     config = check_engine(engine, base_url)
     named = [] if written else given_sources(sources)
@@ -109,7 +109,7 @@ def run(
         api_key=config.api_key,
         ui_host=ui_host,
         ui_port=ui_port,
-        data_dir=data_dir.expanduser(),
+        data_dir=data_dir,
         cache_dir=config.cache_dir.expanduser(),
         is_own_engine=base_url is None,
         ui_password_hash=password_hash,
@@ -126,6 +126,15 @@ def run(
     asyncio.run(until_signal(_keep(children, echo, page, settings)))
     typer.echo("Stopped.")
     return 0
+
+
+def _places(
+    written: Settings | None, host: str | None, port: int | None, data_dir: Path | None
+) -> tuple[str, int, Path]:
+    """Address and port of the page, and where events are kept: by flag, else by file, else the defaults."""
+    page = written.page if written else None
+    kept_in = data_dir or (written and written.data_dir) or Path(DATA_DIR)
+    return host or (page and page.host) or UI_HOST, port or (page and page.port) or UI_PORT, kept_in.expanduser()
 
 
 def _check(cameras: tuple[CameraConfig, ...], *, starts_anyway: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -13,9 +12,9 @@ from ui.commands.bench_options import (
     MixName,
     Rate,
     Seed,
+    begin_report,
     check_mix,
     finish,
-    machine,
     numbers,
     require_writable,
     write_report,
@@ -24,9 +23,6 @@ from ui.commands.checks import OUR_BACKEND
 from ui.commands.engine_flags import default
 from ui.commands.options import ApiKey, BaseUrl, JsonOut, ModelName, PngOut
 from ui.errors import UsageError
-
-FORMAT = 1
-
 
 Budgets = Annotated[
     str | None,
@@ -88,14 +84,8 @@ def tune(
     ending = finish(work(), bench, meter)
     step_ms, points = bare_step_ms(bench.measured), points_of(bench.measured, tried)
     choices = choices_of(points, step_ms)
-    report: dict[str, Any] = {
-        "format": FORMAT,
-        "scenario": "tune",
-        "partial": ending.is_early,
-        "started_unix": round(time.time() - ending.took_s, 3),
-        "server": bench.server,
-        "machine": machine(),
-        "settings": {"chats": chats, "rate": rate, "mix": mix, "duration_s": duration, "runs": runs, "seed": seed},
+    settings = {"chats": chats, "rate": rate, "mix": mix, "duration_s": duration, "runs": runs, "seed": seed}
+    report = begin_report("tune", bench, ending, **settings) | {
         "bare_decode_step_ms": step_ms,
         "points": [{"max_num_batched_tokens": p.budget, "partial": p.partial} | p.figures for p in points],
         "choices": [asdict(choice) for choice in choices],
