@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from backend.sched.sequence import Sequence
 from backend.types import FinishReason, TokenEvent, TokenLogprobs
@@ -29,6 +28,21 @@ def cut_answer(
     return token_ids[:room], FinishReason.LENGTH if len(token_ids) >= room else None
 
 
+def goes_on_with(seq: Sequence, token_ids: tuple[int, ...], context_len: int) -> bool:
+    """Whether newly sampled tokens are just one more of an answer that has begun, as `cut_answer` nearly always finds.
+
+    `seq` awaits it.
+    """
+    sampling, total = seq.request.sampling, seq.total
+    num_outputs = total - seq.prompt_len
+    return (
+        len(token_ids) == 1
+        and 1 < num_outputs < sampling.max_tokens
+        and total < context_len
+        and token_ids[0] not in sampling.stop_token_ids
+    )
+
+
 def events_of(
     request_id: str,
     token_ids: tuple[int, ...],
@@ -45,7 +59,7 @@ def events_of(
     if reason is FinishReason.STOP:
         events.append(TokenEvent(request_id, None, reason))
     elif reason:
-        events[-1] = replace(events[-1], finish_reason=reason)
+        events[-1] = events[-1]._replace(finish_reason=reason)
     if num_cached_tokens is not None:
-        events[0] = replace(events[0], num_cached_tokens=num_cached_tokens)
+        events[0] = events[0]._replace(num_cached_tokens=num_cached_tokens)
     return events

@@ -59,6 +59,22 @@ class Booking:
         for embed in chunk.embeds:
             self.images_in_use[embed.key] = None
 
+    def try_decode(self, seq: Sequence, num_tokens: int) -> bool:
+        """Book the one token that `seq` has left, if the step then holds at most `num_tokens`.
+
+        Only where nothing is to be weighed: no guesses, no block to be taken, no bound in the way. The rest is
+        `Scheduler`'s to book, which comes to the same in all of these cases.
+        """
+        if not seq.is_decoding or self.num_tokens >= num_tokens or self.num_tokens >= self._hard_num_tokens:
+            return False
+        table = seq.table
+        if seq.computed >= len(table) * table.block_size or seq.request_id in self._guesses:
+            return False
+        self._chunks.append(seq.decode(self.step_id))
+        self.seqs.append(seq)
+        self.num_tokens += 1
+        return True
+
     def add_encodes(self, encodes: tuple[EncodeSlice, ...]) -> None:
         """Book the step's encoder slices."""
         self._encodes = encodes

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from backend.sched.least_squares import LeastSquares
 from backend.sched.slice_costs import SliceCosts
 from backend.types import Chunk, Step
 
@@ -57,9 +58,10 @@ def work_of(chunks: Iterable[Chunk]) -> Work:
     """The work of these chunks together."""
     sequences = tokens = kv_tokens = 0
     for chunk in chunks:
-        sequences += 1 + chunk.num_drafts
-        tokens += chunk.num_tokens
-        kv_tokens += (1 + chunk.num_drafts) * (chunk.start + chunk.num_tokens)
+        num_rows, num_tokens = 1 + chunk.num_drafts, len(chunk.token_ids)
+        sequences += num_rows
+        tokens += num_tokens
+        kv_tokens += num_rows * (chunk.start + num_tokens)
     return Work(sequences, tokens, kv_tokens)
 
 
@@ -108,8 +110,7 @@ class CostModel:
         self.slices = SliceCosts()
         self.max_tokens = 0
         self.num_observed = 0
-        self._information = [[0.0] * len(_SCALES) for _ in _SCALES]
-        self._moment = [0.0] * len(_SCALES)
+        self._squares = LeastSquares()
 
     def predict_s(self, step: Step) -> float:
         """Seconds that `step` should take."""
@@ -138,48 +139,13 @@ class CostModel:
         raw_error = elapsed_s / predicted_s - 1.0
         error = max(-reach, min(reach, raw_error))
         forgetting = _FORGETTING if error == raw_error else _SURPRISED_FORGETTING
-        parts = (1.0, work.sequences, work.tokens, work.kv_tokens)
-        row = [part / scale / predicted_s for part, scale in zip(parts, _SCALES, strict=True)]
-        inertia = _INERTIA / predicted_s**2
-        for i, a in enumerate(row):
-            self._moment[i] = forgetting * self._moment[i] + a * (1.0 + error)
-            for j, b in enumerate(row):
-                self._information[i][j] = forgetting * self._information[i][j] + a * b
-        old = (before.base_s, before.sequence_s, before.token_s, before.kv_token_s)
-        matrix = [[v + inertia * (i == j) for j, v in enumerate(line)] for i, line in enumerate(self._information)]
-        vector = [m + inertia * c * s for m, c, s in zip(self._moment, old, _SCALES, strict=True)]
-        fitted = [c / s for c, s in zip(solve_non_negative(matrix, vector), _SCALES, strict=True)]
+        base, sequence, token, kv_token = _SCALES
+        per = 1.0 / predicted_s
+        row = (per / base, work.sequences * per / sequence, work.tokens * per / token, work.kv_tokens * per / kv_token)
+        self._squares.learn(row, 1.0 + error, forgetting)
+        old = (before.base_s * base, before.sequence_s * sequence, before.token_s * token, before.kv_token_s * kv_token)
+        fitted = self._squares.solve(old, _INERTIA * per * per)
+        found = (fitted[0] / base, fitted[1] / sequence, fitted[2] / token, fitted[3] / kv_token)
         spread = before.spread + _SPREAD_GAIN * (_SPREAD_OF_MEAN * abs(error) - before.spread)
-        self.coefficients = StepCost(*fitted, spread=max(_LEAST_SPREAD, spread))
+        self.coefficients = StepCost(*found, spread=max(_LEAST_SPREAD, spread))
         self.num_observed += 1
-
-
-def solve_non_negative(matrix: list[list[float]], vector: list[float]) -> list[float]:
-    """x >= 0 that nearly solves `matrix` x = `vector` (symmetric, positive definite).
-
-    While some entry is negative, the most negative one is set to zero and the rest solved again.
-    """
-    free = list(range(len(vector)))
-    while free:
-        found = _solve([[matrix[i][j] for j in free] for i in free], [vector[i] for i in free])
-        least = min(range(len(free)), key=found.__getitem__)
-        if found[least] >= 0.0:
-            solution = dict(zip(free, found, strict=True))
-            return [solution.get(i, 0.0) for i in range(len(vector))]
-        del free[least]
-    return [0.0] * len(vector)
-
-
-def _solve(matrix: list[list[float]], vector: list[float]) -> list[float]:
-    """Gaussian elimination; a positive definite matrix needs no pivoting."""
-    size = len(vector)
-    rows = [[*line, value] for line, value in zip(matrix, vector, strict=True)]
-    for k in range(size):
-        for i in range(k + 1, size):
-            factor = rows[i][k] / rows[k][k]
-            for j in range(k, size + 1):
-                rows[i][j] -= factor * rows[k][j]
-    found = [0.0] * size
-    for k in reversed(range(size)):
-        found[k] = (rows[k][size] - sum(rows[k][j] * found[j] for j in range(k + 1, size))) / rows[k][k]
-    return found

@@ -8,11 +8,12 @@ a time; one step in flight.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping
 from operator import attrgetter
 
 from backend.errors import Overloaded, Rejected
 from backend.sched.admission import choose_victims, find_prefix, guess_room, has_blocks_for
-from backend.sched.answer import cut_answer, events_of
+from backend.sched.answer import cut_answer, events_of, goes_on_with
 from backend.sched.blocks import BlockPool, BlockTable
 from backend.sched.booking import Booking, book_images, images_to_encode
 from backend.sched.chunking import chunk_end, longest_atomic
@@ -23,7 +24,16 @@ from backend.sched.policy import Policy
 from backend.sched.sequence import SeqState, Sequence
 from backend.sched.speculator import Speculator
 from backend.sched.view import View
-from backend.types import FinishReason, Request, SchedulerLimits, SchedulerStats, Step, StepResult, TokenEvent
+from backend.types import (
+    FinishReason,
+    Request,
+    SchedulerLimits,
+    SchedulerStats,
+    Step,
+    StepResult,
+    TokenEvent,
+    TokenLogprobs,
+)
 
 
 class Scheduler:
@@ -107,6 +117,8 @@ class Scheduler:
         for lane in lanes:
             before = booking.num_tokens
             for seq in lane.seqs:
+                if booking.try_decode(seq, lane.tokens):
+                    continue
                 # Asked here, not by a call: hundreds may wait, and nearly always nobody gets in.
                 if self._may_admit or not seq.is_queued:
                     self._book(seq, lane.tokens - booking.num_tokens, booking)
@@ -129,23 +141,35 @@ class Scheduler:
         for encode in step.encodes:
             if encode.is_last and encode.image.key not in result.failed_images:
                 self._ledger.complete(encode.image.key)
-        events = self._fail(result)
+        events = self._fail(result) if result.failed_images or result.failed_requests else []
+        sampled, logprobs = result.sampled, result.logprobs
         for seq, chunk in zip(seqs, step.chunks, strict=True):
             if seq.state is not SeqState.RUNNING:
+                continue
+            if chunk.is_decode and goes_on_with(seq, sampled[seq.request_id], self._context_len):
+                events.append(self._go_on(seq, sampled[seq.request_id][0], logprobs))
                 continue
             token_ids, reason = (), None
             num_cached = seq.num_cached if chunk.samples and not chunk.sample_index else None
             if chunk.samples:
-                token_ids, reason = cut_answer(seq, result.sampled[seq.request_id], self._context_len)
+                token_ids, reason = cut_answer(seq, sampled[seq.request_id], self._context_len)
                 seq.take(token_ids)
             self._publish(seq)
             if seq.request_id in result.prompt_logprobs:
                 told = result.prompt_logprobs[seq.request_id]
                 events.append(TokenEvent(seq.request_id, None, prompt_logprobs=told))
-            events += events_of(seq.request_id, token_ids, reason, result.logprobs.get(seq.request_id), num_cached)
+            events += events_of(seq.request_id, token_ids, reason, logprobs.get(seq.request_id), num_cached)
             if reason:
                 self._retire(seq)
         return tuple(events)
+
+    def _go_on(self, seq: Sequence, token_id: int, logprobs: Mapping[str, tuple[TokenLogprobs, ...]]) -> TokenEvent:
+        """Give `seq` one token more, which does not end it; what is told of that."""
+        seq.take_one(token_id)
+        if seq.computed % self._limits.block_size == 0:
+            self._publish(seq)
+        told = logprobs.get(seq.request_id) if logprobs else None
+        return TokenEvent(seq.request_id, token_id, logprobs=told[0] if told else None)
 
     def stats(self) -> SchedulerStats:
         """A reading of now. Prefix queries and hits are counted in tokens."""

@@ -152,6 +152,33 @@ class Sequence:
             self._tokens.append(PLACEHOLDER)
         return chunk
 
+    def decode(self, step_id: int) -> Chunk:
+        """What `advance` does for the one token that a decoding sequence has left, and no guesses.
+
+        The same in fewer words: a step has one such chunk for each of its running answers.
+        """
+        start, request, tokens = self.computed, self.request, self._tokens
+        prompt, sampling = request.prompt, request.sampling
+        position = (start + prompt.decode_delta,)
+        chunk = Chunk(
+            self.request_id,
+            start,
+            (tokens[start],),
+            (position,) * len(prompt.positions),
+            self.table.block_ids,
+            (),
+            True,
+            start + 1 - self.prompt_len,
+            sampling,
+            True,
+        )
+        if not sampling.is_plain:
+            chunk = chunk._replace(**self._past(start, samples=True))
+        self.computed = start + 1
+        self.served_step = step_id
+        tokens.append(PLACEHOLDER)
+        return chunk
+
     def take(self, token_ids: tuple[int, ...]) -> None:
         """Put sampled tokens where their placeholder is. All but the last were guessed, so their KV is there."""
         assert self.awaits_token, f"{self.request_id}: no token was being sampled"
@@ -165,6 +192,12 @@ class Sequence:
     def tells_prompt(self) -> bool:
         """Whether the log-probabilities of its prompt are asked for, so that all of it must be computed."""
         return self.request.sampling.num_prompt_logprobs is not None
+
+    def take_one(self, token_id: int) -> None:
+        """`take` of one token."""
+        self._tokens[-1] = token_id
+        if self.guesser:
+            self.guesser.learn((token_id,))
 
     def rewind(self) -> None:
         """Give back all blocks and forget all KV; the tokens stay, so that they are computed again as they were."""

@@ -209,8 +209,7 @@ def count_outputs_from_zero_after_preemption(patch: Patch) -> None:
 
     def advance(seq: Sequence, end: int, step_id: int, drafts: tuple[int, ...] = ()) -> Chunk:
         chunk = original(seq, end, step_id, drafts)
-        object.__setattr__(chunk, "sample_index", 0 if not chunk.is_decode else chunk.sample_index)
-        return chunk
+        return chunk._replace(sample_index=0 if not chunk.is_decode else chunk.sample_index)
 
     patch.setattr(Sequence, "advance", advance)
 

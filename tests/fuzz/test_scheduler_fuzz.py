@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from backend.sched import scheduler
+from backend.sched.booking import Booking
+from backend.sched.sequence import Sequence
 from tests.fuzz.player import Outcome, play
 from tests.fuzz.traces import make_trace
 
@@ -28,8 +31,9 @@ def play_seed(seed: int) -> Outcome:
 
 
 def digest(seeds: range) -> str:
-    """All steps of `seeds` in one number."""
-    return hashlib.sha256(repr([play_seed(seed).steps for seed in seeds]).encode()).hexdigest()
+    """All steps and events of `seeds` in one number."""
+    outcomes = [play_seed(seed) for seed in seeds]
+    return hashlib.sha256(repr([(outcome.steps, outcome.events) for outcome in outcomes]).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("first", range(0, 1000, 100))
@@ -74,3 +78,23 @@ def test_steps_do_not_depend_on_hash_seeds() -> None:
         for hash_seed in ("1", "2")
     }
     assert digests == {digest(DIGEST_SEEDS) + "\n"}
+
+
+def test_short_ways_lead_where_the_long_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running answers are booked and told in fewer words: the steps and all that is said must be the same without."""
+    seeds = range(150)
+    quick = digest(seeds)
+    taken = {"booked": 0, "told": 0}
+
+    def book_the_long_way(booking: Booking, seq: Sequence, num_tokens: int) -> bool:
+        taken["booked"] += 1
+        return False
+
+    def tell_the_long_way(seq: Sequence, token_ids: tuple[int, ...], context_len: int) -> bool:
+        taken["told"] += 1
+        return False
+
+    monkeypatch.setattr(Booking, "try_decode", book_the_long_way)
+    monkeypatch.setattr(scheduler, "goes_on_with", tell_the_long_way)
+    assert digest(seeds) == quick
+    assert min(taken.values()) > 1000

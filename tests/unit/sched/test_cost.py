@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from backend.sched.cost import CostModel, StepCost, Work, solve_non_negative, work_of
+from backend.sched.cost import CostModel, StepCost, Work, work_of
+from backend.sched.least_squares import Four, LeastSquares, solve_non_negative
 from backend.types import Chunk, EncodeSlice, SamplingParams, Step
 from tests.fuzz.machine import Machine
 from tests.unit.sched.builders import image
@@ -140,3 +141,28 @@ def test_non_negative_solutions() -> None:
     assert solve_non_negative([[2.0, 0.0], [0.0, 4.0]], [2.0, 2.0]) == [1.0, 0.5]
     assert solve_non_negative([[2.0, 1.0], [1.0, 2.0]], [4.0, -1.0]) == [2.0, 0.0]
     assert solve_non_negative([[1.0, 0.0], [0.0, 1.0]], [-1.0, -1.0]) == [0.0, 0.0]
+
+
+def test_squares_written_out_are_those_of_loops() -> None:
+    chance = random.Random(0)
+    squares = LeastSquares()
+    moment, information = [0.0] * 4, [[0.0] * 4 for _ in range(4)]
+    num_negative = 0
+    for _ in range(300):
+        row, value, memory = [chance.random() for _ in range(4)], chance.uniform(0.0, 2.0), chance.choice((0.98, 0.9))
+        near, inertia = [chance.random() for _ in range(4)], chance.choice((0.1, 10.0))
+        squares.learn(_four(row), value, memory)
+        for i in range(4):
+            moment[i] = memory * moment[i] + row[i] * value
+            for j in range(4):
+                information[i][j] = memory * information[i][j] + row[i] * row[j]
+        matrix = [[v + inertia * (i == j) for j, v in enumerate(line)] for i, line in enumerate(information)]
+        expected = solve_non_negative(matrix, [m + inertia * x for m, x in zip(moment, near, strict=True)])
+        assert squares.solve(_four(near), inertia) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        num_negative += 0.0 in expected
+    assert 20 < num_negative < 280, "both ways of solving must be seen"
+
+
+def _four(values: list[float]) -> Four:
+    first, second, third, fourth = values
+    return first, second, third, fourth
