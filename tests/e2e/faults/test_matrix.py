@@ -91,6 +91,7 @@ class Scene:
                 blow.meanwhile,
             )
         )
+        print(self.table.rows[-1])
         assert gone == []
 
     def all_well(self, since: float) -> float:
