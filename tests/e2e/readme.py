@@ -86,4 +86,4 @@ def commands() -> list[str]:
 
 def among(test: str) -> list[str]:
     """README's commands that belong to one test, in README's order."""
-    return [command for command in dict.fromkeys(commands()) if SHOWN[command].among == test]
+    return [command for command in dict.fromkeys(commands()) if command in SHOWN and SHOWN[command].among == test]
