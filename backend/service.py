@@ -7,7 +7,7 @@ with this module: the number of threads is settled in the environment first. Kno
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from backend.sched.latency_target import DEFAULT_STRETCH, LatencyTarget
 from backend.sched.policy import StallFree, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.setting import listed
+from backend.startup import Enter, Phase, Say
 from backend.types import FinishReason, Request, SamplingParams, SchedulerLimits
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ ENCODER_CACHE_BYTES = 128 * 2**20
 BUSY_ENCODER_SLICES = 2
 IDLE_ENCODER_SLICES = 32
 """Slices of a step with and without decodes until one was timed; then policies give them time, not a number."""
-
-Say = Callable[[str], None]
-"""Where progress goes: one line for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +64,10 @@ class Service:
         self.builder.close()
 
 
-def build_service(config: EngineConfig, path: str, say: Say) -> Service:
+def build_service(config: EngineConfig, path: str, say: Say, enter: Enter = lambda phase: None) -> Service:
     """Load the model at `path` (HF id or directory; `config.model` is its name) and set everything up, warm but idle.
+
+    `say` gets lines for a person, `enter` each part of the work as it begins.
 
     Raises ConfigError for settings that do not fit the machine or the model, ModelLoadError for the model itself.
     """
@@ -78,6 +78,7 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
     from backend.runtime.runner import build_runner
 
     device = probe(config.device).device
+    enter(Phase.WEIGHTS)
     say(f"Loading {config.model} …")
     dtype = config.dtype
     if dtype == "auto" and device == "cpu":
@@ -101,6 +102,7 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
         cache_bytes = limits.encoder_cache_embeds * adapter.spec.image_row_size * adapter.dtype.itemsize
         say(f"Encoder cache: {limits.encoder_cache_embeds} image tokens, {cache_bytes / 2**20:.0f} MiB at most")
     resolved = replace(resolved, max_model_len=limits.max_model_len)
+    enter(Phase.KERNELS)
     text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
     choose_encoder(adapter, resolved.quantization, resolved.cache_dir, say)
     runner = build_runner(
@@ -111,11 +113,13 @@ def build_service(config: EngineConfig, path: str, say: Say) -> Service:
         text=text,
     )
     scheduler = Scheduler(limits, StallFree())
+    enter(Phase.WARM_UP)
     say(f"Computing on {hardware.name} in {str(adapter.dtype).removeprefix('torch.')}; warming up …")
     cost = scheduler.policy.cost
     with _first_steps():
         _warm_up(adapter, scheduler, runner)
         if resolved.step_policy == LatencyTarget.name:
+            enter(Phase.PROFILE)
             Profile(adapter, scheduler, runner, limits).run(say)
             resolved = settle_target(resolved, cost, say)
     scheduler.policy = make_policy(resolved.step_policy, cost, _seconds(resolved.target_itl_ms))

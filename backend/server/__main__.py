@@ -23,6 +23,8 @@ from backend.errors import EngineError
 from backend.hardware import settle_threads
 from backend.server.arguments import parse_args
 from backend.server.port import check_exposure, port_refusal, take_port
+from backend.server.waiting_room import WaitingRoom
+from backend.startup import Phase, Startup
 
 if TYPE_CHECKING:
     from backend.service import Service
@@ -93,36 +95,52 @@ def _serve(config: EngineConfig, stop: _Stop) -> int:
     _say(f"Threads: {settle_threads()}")
     check_exposure(config.host, api_key=config.api_key, insecure=config.insecure)
     sys.setswitchinterval(SWITCH_S)
+    startup = Startup(stop.say)
     listener = take_port(config.host, config.port)
     try:
-        from backend.service import build_service
-
-        stop.check()
-        path, notice = _find_model(config)
-        service = build_service(config, path, stop.say)
-        _say(f"Settings: {service.config.describe()}")
-        if notice:
-            _say(notice)
-        return _run(service, listener, stop)
+        _listen(listener)
+        with WaitingRoom(listener, startup, _say):
+            service = _load(config, startup, stop)
+        return _run(service, listener, startup, stop)
     finally:
         listener.close()
 
 
-def _run(service: Service, listener: socket.socket, stop: _Stop) -> int:
+def _listen(listener: socket.socket) -> None:
+    try:
+        listener.listen(2048)
+    except OSError as error:  # another process took the same port between our binding it and now
+        raise port_refusal(*listener.getsockname()[:2], error) from None
+
+
+def _load(config: EngineConfig, startup: Startup, stop: _Stop) -> Service:
+    from backend.service import build_service
+
+    stop.check()
+    startup.enter(Phase.FILES)
+    path, notice = _find_model(config)
+    service = build_service(config, path, startup.say, startup.enter)
+    _say(f"Settings: {service.config.describe()}")
+    if notice:
+        _say(notice)
+    return service
+
+
+def _run(service: Service, listener: socket.socket, startup: Startup, stop: _Stop) -> int:
     from backend.server.app import create_app
     from backend.server.serving import Server
 
     host, port = listener.getsockname()[:2]
-    try:
-        listener.listen(2048)
-    except OSError as error:  # another process took the same port while the model was loading
-        service.close()
-        raise port_refusal(host, port, error) from None
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+    def tell() -> None:
+        _say(f"Ready {startup.progress().elapsed_s:.0f} s after the start")
+        _say(f"Serving {service.model_name} at {url}")
+
     server = Server(
         create_app(service),
         service,
-        on_ready=lambda: _say(f"Serving {service.model_name} at {url}"),
+        on_ready=tell,
         drain_s=service.config.drain_timeout_s,
     )
     service.engine.on_dead = server.end
