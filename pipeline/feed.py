@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from camera_sources.base import SourceStatus
+from pipeline.config import Zone
 from pipeline.events import Event, Selection, Track
 
 
@@ -27,12 +28,13 @@ class FrameSeen:
 
 @dataclass(frozen=True, slots=True)
 class CameraChanged:
-    """A camera's status, on every change of state and about once a second. Files are not `is_live`."""
+    """A camera's status and zones, on every change of state and about once a second. Files are not `is_live`."""
 
     camera_id: str
     status: SourceStatus
     detector_fps: float
     is_live: bool = True
+    zones: tuple[Zone, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Reporter:
             if status.state is not state or now - t_reported >= REPORT_S:
                 self._reported[camera.camera_id] = (status.state, now)
                 fps, is_live = camera.detector_fps(now), camera.source.is_live
-                self._feed.publish(CameraChanged(camera.camera_id, status, fps, is_live))
+                self._feed.publish(CameraChanged(camera.camera_id, status, fps, is_live, camera.config.zones))
 
     def forget(self, camera_id: str) -> None:
         """A camera is gone."""

@@ -1,48 +1,42 @@
-"""The camera API over a board alone: what the page's dialog needs of it, with its refusals."""
+"""What takes the pipeline's place behind the camera API of a page that is served alone."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
-
-from camera_sources.base import SourceState, SourceStatus
+from camera_sources.base import SourceError, SourceState, SourceStatus
+from pipeline.config import CameraConfig, Zone
 from pipeline.feed import CameraChanged, CameraRemoved
 from ui.web.board import Board
 
 
-def scripted_cameras(board: Board) -> APIRouter:
-    """`/api/cameras`; a source must be an RTSP URL."""
-    router = APIRouter(prefix="/api/cameras")
-    kept: dict[str, dict[str, Any]] = {name: {"name": name, "source": f"rtsp://{name}/live"} for name in board.cameras}
+class ScriptedCameras:
+    """Puts cameras on the board as they are added; a source must be an RTSP URL.
 
-    @router.get("")
-    async def cameras() -> dict[str, Any]:
-        return {"cameras": [camera | {"is_saved": False, "status": None} for camera in kept.values()]}
+    `statuses` is what each camera is at, and who is not in it is not watched; `zones` are what was last given.
+    """
 
-    @router.post("")
-    async def add(request: Request) -> Response:
-        return put(await request.json(), 201)
+    def __init__(self, board: Board, statuses: dict[str, SourceStatus]) -> None:
+        self._board = board
+        self.statuses = statuses
+        self.zones: dict[str, tuple[Zone, ...]] = {}
 
-    @router.put("/{name}")
-    async def replace(name: str, request: Request) -> Response:
-        values = await request.json()
-        kept.pop(name)
-        return put(values, 200)
+    async def add(self, config: CameraConfig) -> None:
+        await self.replace(config.camera_id, config)
 
-    @router.delete("/{name}")
-    async def remove(name: str) -> Response:
-        kept.pop(name)
-        board.take(CameraRemoved(name))
-        return Response(status_code=204)
+    async def replace(self, camera_id: str, config: CameraConfig) -> None:
+        if not config.source.startswith("rtsp://"):
+            raise SourceError("no such file")
+        status = self.statuses.get(camera_id, SourceStatus(SourceState.CONNECTING))
+        if camera_id != config.camera_id:
+            await self.remove(camera_id)
+        self.statuses[config.camera_id], self.zones[config.camera_id] = status, config.zones
+        self.tell(config.camera_id)
 
-    def put(values: dict[str, Any], status: int) -> Response:
-        if not values.get("source", "").startswith("rtsp://"):
-            fault = {"field": "source", "message": "no such file"}
-            return JSONResponse({"error": {"message": "source: no such file", "faults": [fault]}}, 400)
-        kept[values["name"]] = values
-        board.take(CameraChanged(values["name"], SourceStatus(SourceState.CONNECTING), 0.0))
-        return JSONResponse(values, status)
+    async def remove(self, camera_id: str) -> None:
+        self.statuses.pop(camera_id, None)
+        self._board.take(CameraRemoved(camera_id))
 
-    return router
+    def tell(self, camera_id: str) -> None:
+        """Tell the board how a camera is."""
+        status = self.statuses[camera_id]
+        fps = 5.0 if status.state is SourceState.LIVE else 0.0
+        self._board.take(CameraChanged(camera_id, status, fps, True, self.zones.get(camera_id, ())))

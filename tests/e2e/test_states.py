@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -36,6 +37,11 @@ class Backend:
 
     def answers(self, step: Step) -> None:
         self._server.script = [step]
+
+    def last_question(self, words: str) -> list[dict[str, Any]]:
+        """The parts of the latest message that was sent with these words in it."""
+        contents = (message["content"] for asked in self._server.chats for message in asked.body["messages"])
+        return next(parts for parts in reversed(list(contents)) if words in str(parts) and isinstance(parts, list))
 
     def __enter__(self) -> Backend:
         self._thread.start()
@@ -85,7 +91,33 @@ def test_another_server_is_said_to_be_one(product: Product, chromium: Browser) -
         # What needs no engine of ours is shown all the same; what does is said to be elsewhere.
         expect(page.locator(".stats")).to_contain_text("glass to caption", timeout=LONG_MS)
         expect(page.locator(".shares-words")).to_contain_text("the engine runs elsewhere")
+        for stretch in ("oldest live picture", "picture to engine", "first word (TTFT)", "between words"):
+            expect(page.locator(".stats")).to_contain_text(stretch, timeout=LONG_MS)
+        for ours in ("pace", "itl", "load", "kv"):
+            expect(page.locator(f"[data-rate={ours}]")).to_be_hidden()
+        expect(page.locator(".strip-note")).to_contain_text("Its steps, its cache, its queue and its settings cannot")
         assert sideways_overflow(page) <= 0
+
+
+def test_another_server_is_asked_about_a_picture_and_about_what_the_cameras_saw(
+    product: Product, backend: Backend, chromium: Browser, tmp_path: Path
+) -> None:
+    picture = tmp_path / "street.png"
+    Image.new("RGB", (64, 48), "red").save(picture)
+    backend.answers(Words(("A ", "red ", "street.")))
+    with visit(chromium, product.page, DESKTOP) as page:
+        expect(page.locator(".card[data-state=ok]").first).to_be_visible(timeout=LONG_MS)
+        page.get_by_label("Add a picture").set_input_files(picture)
+        expect(page.locator(".added img")).to_be_visible()
+        page.get_by_label("Message").fill("What is this?")
+        page.get_by_label("Message").press("Enter")
+        expect(page.locator(".turn.theirs .turn-text")).to_have_text("A red street.")
+        sent = backend.last_question("What is this?")
+        assert sent[0]["image_url"]["url"].startswith("data:image/jpeg;base64,")
+        page.get_by_label("Use what the cameras saw").check()
+        page.get_by_label("Message").fill("And who was there?")
+        page.get_by_label("Message").press("Enter")
+        expect(page.locator(".turn-events a").first).to_be_visible()
 
 
 def test_what_fails_is_a_state_and_not_a_text(product: Product, backend: Backend, chromium: Browser) -> None:

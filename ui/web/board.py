@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from camera_sources.base import SourceState, SourceStatus
+from pipeline.config import Zone
 from pipeline.events import Event, EventStatus
 from pipeline.feed import (
     CameraChanged,
@@ -98,7 +99,7 @@ class Card:
 
 @dataclass(slots=True)
 class CameraView:
-    """One camera as shown: its status and since when (monotonic), and its newest pictures, newest last.
+    """One camera as shown: its status and since when (monotonic), its zones, and its newest pictures, newest last.
 
     `is_live` tells a camera from a file that is played.
     """
@@ -107,6 +108,7 @@ class CameraView:
     status: SourceStatus = field(default_factory=lambda: SourceStatus(SourceState.CONNECTING))
     detector_fps: float = 0.0
     is_live: bool = True
+    zones: tuple[Zone, ...] = ()
     t_state: float = field(default_factory=time.monotonic)
     frames: deque[FrameSeen] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
 
@@ -179,6 +181,7 @@ class Board:
         if news.status.state is not view.status.state:
             view.t_state = time.monotonic()
         view.status, view.detector_fps, view.is_live = news.status, news.detector_fps, news.is_live
+        view.zones = news.zones
 
     def _queue(self, item: CaptionQueued) -> None:
         selection = item.selection

@@ -25,6 +25,14 @@ DIALOG = """
       <label>Not before, s <input name="cooldown_s" type="number" min="0" step="any"></label></div>
     <label>Prompt <textarea name="prompt" rows="2" maxlength="4000"
       placeholder="Describe the image."></textarea></label>
+    <fieldset class="zones"><legend>Zones</legend>
+      <p class="zone-hint"></p>
+      <div class="zone-stage" aria-hidden="true" hidden><canvas></canvas><div class="zone-layer"></div>
+        <div class="zone-corners"></div></div>
+      <ul class="zone-list"></ul>
+      <div class="zone-do"><button type="button" class="quiet" data-add-zone>Add a zone</button>
+        <button type="button" class="quiet" data-undo disabled>Undo</button></div>
+    </fieldset>
     <label class="check"><input type="checkbox" name="loop"> Start a file over at its end</label>
     <div class="dialog-do"><button type="button" class="quiet" data-cancel>Cancel</button>
       <button type="submit" class="send">Save</button></div>

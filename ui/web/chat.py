@@ -51,9 +51,7 @@ class ChatBox:
         self._answering: asyncio.Task[None] | None = None
         with box("section", "panel p-chat", aria_labelledby="chat-title"):
             with box("div", "panel-head"):
-                with box("div"):
-                    Text("h2", "Chat", id="chat-title")
-                    Text("p", "About anything, a picture, or what the cameras saw.", "aside")
+                Text("h2", "Chat", id="chat-title")
                 self._clear = Text("button", "New conversation", "quiet", type="button")
                 self._clear.on("click", self._start_over)
             self._talk = box("div", "talk", role="log", aria_label="Conversation", tabindex="0")
@@ -70,7 +68,7 @@ class ChatBox:
     def _show_void(self) -> None:
         with self._talk, box("div", "void"):
             Text("b", "Talk to the engine")
-            Text("span", "Answers stream from the engine that describes the pictures, while it describes them.")
+            Text("span", "About anything, a picture, or what the cameras saw. It answers while it describes them.")
             with box("div", "chips"):
                 for question in STARTERS:
                     Text("button", question, "chip", type="button").on("click", partial(self._ask, question))

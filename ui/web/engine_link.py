@@ -70,6 +70,16 @@ class Mark:
     t_mono: float
 
 
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What an engine of ours that is starting does: the phase in words, its last line or none, and how long, in s."""
+
+    phase: str
+    detail: str
+    phase_s: float
+    elapsed_s: float
+
+
 class EngineLink:
     """Follows the backend at `base_url` (ending in `/v1`). Readable at any time; a backend that is away is a state.
 
@@ -86,6 +96,8 @@ class EngineLink:
         self.is_own = is_own
         self.state = EngineState.STARTING
         self._answers = asyncio.Event()
+        self.loading: Loading | None = None
+        """What a starting engine is at; None while it does not say, and once it runs."""
         self.settings: EngineSettings | None = None
         self.steps: deque[dict[str, Any]] = deque(maxlen=MAX_STEPS)
         self.marks: deque[Mark] = deque(maxlen=MAX_MARKS)
@@ -153,10 +165,18 @@ class EngineLink:
             elif reply.status_code in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
                 models = await self._http.get(f"{self._api}/models")
                 self._set_state(EngineState.OTHER if models.status_code < 500 else EngineState.DOWN)
+            elif reply.status_code == httpx.codes.SERVICE_UNAVAILABLE and "phase" in (told := reply.json()):
+                self._set_state(EngineState.STARTING)
+                self.loading = Loading(
+                    str(told["phase"]), str(told["detail"]), float(told["phase_s"]), float(told["elapsed_s"])
+                )
             else:
                 self._lost()
-        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        except httpx.ConnectError:
             self._lost()
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            if self.loading is None:  # an engine that loads may be too busy to answer in time
+                self._lost()
 
     def _take(self, body: dict[str, Any]) -> None:
         self._take_settings(body)
@@ -197,7 +217,7 @@ class EngineLink:
             self.marks.append(Mark(self.steps[-1]["step_id"] if self.steps else -1, setting, before, after, now))
 
     def _lost(self) -> None:
-        if self.state is not EngineState.STARTING:
+        if self.state is not EngineState.STARTING or self.loading is not None:  # else it never was there
             self._set_state(EngineState.DOWN)
 
     def _set_state(self, state: EngineState) -> None:
@@ -207,6 +227,7 @@ class EngineLink:
             self.marks.clear()
             self.generation += 1
         self.state = state
+        self.loading = None
         if state in (EngineState.RUNNING, EngineState.OTHER):
             self._answers.set()
         else:

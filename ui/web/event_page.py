@@ -138,7 +138,8 @@ def _bar(event: Event) -> str:
 
 def _alone(text: str, *, refresh: bool = False) -> str:
     again = '<meta http-equiv="refresh" content="2">' if refresh else ""
-    return _HEAD.format(title="Event", more=again) + f'<p class="void">{escape(text)}</p></main></body></html>'
+    head, said = _HEAD.format(title="Event", more=again), _NO_EVENT.format(text=escape(text))
+    return f"{head}</header>{said}</main></body></html>"
 
 
 _HEAD = """<!doctype html>
@@ -156,6 +157,9 @@ _HEAD = """<!doctype html>
 <main class="ww event">
 <header class="ww-head"><a class="ww-brand" href="../"><img src="../static/favicon.svg" alt=""><b>Watchword</b></a>
 """
+
+_NO_EVENT = """<div class="void"><h1>{text}</h1>
+<a class="chip" href="../">To the cameras</a></div>"""
 
 _HTML = (
     _HEAD.replace("{more}", "")

@@ -40,15 +40,16 @@ def build_page(chat: Callable[[], object], *, has_password: bool) -> None:
 _HEADER = """
 <header class="ww-head">
   <div class="ww-brand"><img src="static/favicon.svg" alt=""><h1>Watchword</h1></div>
-  <div class="ww-engine num" role="status" aria-label="Engine">
-    <span class="state" data-tone="warn">Engine starting</span>
+  <div class="ww-engine num" role="group" aria-label="Engine">
+    <span class="state" role="status" data-tone="warn">Engine starting</span>
+    <span class="rate" data-rate="since" hidden><b></b> since the start</span>
     <span class="rate" data-rate="pace" hidden><b></b> tokens/s</span>
     <span class="rate" data-rate="itl" hidden title="Time of the steps that decoded: median and 99th percentile">
       <b></b> between tokens, median / p99</span>
     <span class="rate window" data-rate="window" hidden title="What the numbers before this are of"><b></b></span>
     <span class="rate" data-rate="load" hidden title="Requests in the engine"><b></b></span>
     <span class="rate" data-rate="kv" hidden title="Share of the KV cache in use"><b></b> KV cache</span>
-    <span class="state lost" data-tone="bad">Watchword stopped – trying to reconnect</span>
+    <span class="state lost" role="status" data-tone="bad">Watchword stopped – trying to reconnect</span>
   </div>
   {leave}<button class="ww-theme" id="theme" type="button" aria-label="Light or dark" title="Light or dark">
     <svg viewBox="0 0 16 16" aria-hidden="true">
@@ -62,15 +63,20 @@ _LEAVE = """<button class="quiet" id="leave" type="button">Log out</button>"""
 
 _CAMERAS = """
 <div class="cams" data-count="0"></div>
+<div class="void cams-void" hidden><b>No camera yet</b>
+  <span>A camera's address, a video file, a folder of pictures or a webcam's number is all it takes.</span>
+  <div class="chips"><button type="button" class="chip" id="add-camera">Add a camera</button></div></div>
 <template id="camera">
   <figure class="cam" data-state="connecting">
     <button type="button" class="cam-view" aria-pressed="false">
-      <span class="cam-frame"><img alt=""><span class="cam-boxes" aria-hidden="true"></span></span>
+      <span class="cam-frame"><img alt=""><span class="cam-zones" aria-hidden="true"></span><span
+        class="cam-boxes" aria-hidden="true"></span></span>
       <span class="cam-empty">Waiting for the first picture …</span>
     </button>
     <figcaption class="num">
       <b></b><span class="state" data-tone="warn">Connecting</span>
-      <span class="cam-people"></span><span class="cam-age"></span><span class="cam-fps"></span>
+      <span class="cam-people"></span><span class="cam-age" title="How old the newest picture is"></span><span
+        class="cam-fps" title="Pictures a second that the detector looks at"></span>
       <span class="cam-why" role="status"></span>
     </figcaption>
   </figure>
@@ -113,7 +119,7 @@ _CAPTIONS = """
 _ENGINE = """
 <div class="panel-head">
   <h2>Engine steps</h2>
-  <div class="legend">
+  <div class="legend" aria-label="What the colors mean" role="group">
     <span><i class="line" style="background: var(--itl)"></i>time per step</span>
     <span><i style="background: var(--decode)"></i>decodes</span>
     <span><i style="background: var(--prefill)"></i>prompt chunks</span>
@@ -126,7 +132,7 @@ _ENGINE = """
   <div class="strip-plot">
     <canvas role="img" aria-label="The engine's last steps, one column per step: how long each took, its decodes and
       prompt chunks under their budget, and its encoder slices"></canvas>
-    <div class="strip-note" role="status"></div>
+    <div class="strip-note"><b></b><span></span></div>
     <div class="strip-tip num" hidden></div>
   </div>
   <dl class="stats num" aria-label="How long things take, median and 99th percentile"></dl>

@@ -6,6 +6,7 @@ Reads the board, the store and the engine link; changes nothing but the engine's
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Response
@@ -107,6 +108,7 @@ def _engine(engine: EngineLink, since: int) -> dict[str, Any]:
     return {
         "state": engine.state,
         "is_own": engine.is_own,
+        "loading": engine.loading and asdict(engine.loading),
         "generation": engine.generation,
         "marks": [
             {"step_id": mark.step_id, "setting": mark.setting, "before": mark.before, "after": mark.after}

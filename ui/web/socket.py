@@ -1,4 +1,4 @@
-"""One WebSocket per open page: every camera's pictures, their states, and the captions as they grow.
+"""One WebSocket per open page: every camera's pictures, their states and zones, and the captions as they grow.
 
 A page is told what is new when it can take it, never what it missed: states and captions are compared with what it
 has, and a camera's next picture goes out when the page has shown the last one. So nothing is queued for a slow page.
@@ -16,6 +16,7 @@ from typing import Any
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from camera_sources.base import SourceState
+from pipeline.config import Zone
 from pipeline.feed import FrameSeen
 from ui.web.board import Board, CameraView
 from ui.web.captions import shown, summary
@@ -38,6 +39,7 @@ class Link:
         self._revision = -1
         self._versions: dict[str, int] = {}
         self._trouble = ""
+        self._zones: dict[str, tuple[Zone, ...]] = {}
         self._t_states = 0.0
         self._pictures: dict[str, tuple[int, float]] = {}
         self._on_the_way: dict[str, float] = {}
@@ -55,6 +57,8 @@ class Link:
             self._t_states = now
             cameras = [camera_state(view) for view in self._board.cameras.values()]
             messages.append(json.dumps({"kind": "cameras", "cameras": cameras}))
+            if zones := self._new_zones():
+                messages.append(json.dumps({"kind": "zones", "zones": zones}))
         for view in self._board.cameras.values():
             if seen := self._picture(view, now):
                 messages.append(pack_picture(seen, view))
@@ -72,6 +76,13 @@ class Link:
         self._trouble = trouble
         self._versions = {card.event_id: card.version for card in cards}
         return {"kind": "cards", "cards": [shown(card) for card in new], "summary": summary(cards), "trouble": trouble}
+
+    def _new_zones(self) -> dict[str, Any]:
+        """The zones of each camera whose zones the page does not have."""
+        before, cameras = self._zones, self._board.cameras
+        self._zones = {camera_id: view.zones for camera_id, view in cameras.items()}
+        changed = (view for view in cameras.values() if view.zones != before.get(view.camera_id, ()))
+        return {view.camera_id: [_told(zone) for zone in view.zones] for view in changed}
 
     def _picture(self, view: CameraView, now: float) -> FrameSeen | None:
         seen = view.frame(None)
@@ -141,6 +152,10 @@ def pack_picture(seen: FrameSeen, view: CameraView) -> bytes:
         }
     ).encode()
     return struct.pack(">H", len(header)) + header + seen.jpeg
+
+
+def _told(zone: Zone) -> dict[str, Any]:
+    return {"name": zone.name, "kind": "exclude" if zone.excluded else "include", "polygon": zone.polygon}
 
 
 def camera_state(view: CameraView) -> dict[str, Any]:

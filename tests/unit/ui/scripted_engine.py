@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.middleware.base import RequestResponseEndpoint
+
+from backend.server.waiting_room import loading_body
+from backend.startup import Progress
 
 
 def a_step(step_id: int, **values: Any) -> dict[str, Any]:
@@ -29,7 +33,10 @@ def a_step(step_id: int, **values: Any) -> dict[str, Any]:
 
 @dataclass
 class ScriptedEngine:
-    """`async with` serves it; `is_ours=False` makes it a backend without `/engine`. Can be left and entered again."""
+    """`async with` serves it; `is_ours=False` makes it a backend without `/engine`. Can be left and entered again.
+
+    While `loading` is set, that is what it says of its start, and nothing else.
+    """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     budget: int = 64
@@ -38,6 +45,7 @@ class ScriptedEngine:
     is_ours: bool = True
     max_num_seqs: int = 8
     port: int = 0
+    loading: Progress | None = None
 
     @property
     def url(self) -> str:
@@ -73,12 +81,16 @@ class ScriptedEngine:
     def _app(self) -> FastAPI:
         app = FastAPI()
 
+        @app.middleware("http")
+        async def unless_loading(request: Request, answer: RequestResponseEndpoint) -> Response:
+            if self.loading is not None:
+                return JSONResponse(loading_body(self.loading), 503)
+            is_foreign = not self.is_ours and request.url.path.startswith("/engine")
+            return JSONResponse({}, 404) if is_foreign else await answer(request)
+
         @app.get("/v1/models")
         async def models() -> dict[str, Any]:
             return {"object": "list", "data": [{"id": "scripted", "object": "model", "created": 0, "owned_by": "t"}]}
-
-        if not self.is_ours:
-            return app
 
         @app.get("/engine/steps")
         async def steps(since: int = -1, limit: int = 300) -> dict[str, Any]:

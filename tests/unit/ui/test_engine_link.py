@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from backend.startup import Phase, Progress
 from tests.unit.ui.scripted_engine import ScriptedEngine, a_step
-from ui.web.engine_link import MAX_STEPS, RATE_WINDOW_S, EngineLink, EngineState
+from ui.web.engine_link import MAX_STEPS, RATE_WINDOW_S, EngineLink, EngineState, Loading
 
 
 @pytest.fixture
@@ -65,6 +66,31 @@ async def test_rates_forget_what_is_older_than_their_window(
     clock = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: clock() + RATE_WINDOW_S)
     assert (link.rates().tokens_per_s, link.rates().itl_p99_ms) == (0.0, None)
+    await link.close()
+
+
+async def test_an_engine_that_loads_says_what_it_is_at_until_it_runs(engine: ScriptedEngine) -> None:
+    engine.loading = Progress(Phase.KERNELS, "Kernels are compiled once …", 7.5, 10.5)
+    link = EngineLink(engine.url, is_own=True)
+    await link.poll()
+    assert link.state is EngineState.STARTING
+    assert link.loading == Loading("preparing compiled kernels", "Kernels are compiled once …", 7.5, 10.5)
+    engine.loading = None
+    await link.poll()
+    assert (link.state, link.loading) == (EngineState.RUNNING, None)
+    engine.loading = Progress(Phase.LIBRARIES, "", 0.5, 0.5)  # it was started again
+    await link.poll()
+    assert (link.state, list(link.steps)) == (EngineState.STARTING, [])
+    await link.close()
+
+
+async def test_an_engine_that_dies_while_loading_is_down() -> None:
+    async with ScriptedEngine(loading=Progress(Phase.WEIGHTS, "", 1.0, 2.0)) as engine:
+        link = EngineLink(engine.url, is_own=True)
+        await link.poll()
+        assert link.state is EngineState.STARTING
+    await link.poll()
+    assert (link.state, link.loading) == (EngineState.DOWN, None)
     await link.close()
 
 

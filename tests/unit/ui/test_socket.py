@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from camera_sources.base import SourceState, SourceStatus
+from pipeline.config import Zone
 from pipeline.feed import CameraChanged, CameraRemoved, StoreChanged
 from tests.unit.ui.news import ended, queued, seen, words
 from ui.web.board import Board
@@ -49,6 +50,31 @@ def test_boxes_of_a_picture_that_is_not_current_are_left_out(board: Board) -> No
     board.take(seen(3))
     ((header, _),) = pictures(Link(board), NOW)
     assert header["tracks"] == []
+
+
+def test_zones_are_told_when_they_change(board: Board) -> None:
+    link = Link(board)
+    drive = Zone("drive", ((0.1, 0.5), (0.9, 0.5), (0.5, 1.0)))
+    street = Zone("street", ((0.0, 0.0), (1.0, 0.0), (0.5, 0.3)), excluded=True)
+
+    def told(now: float) -> list[dict[str, Any]]:
+        return [message["zones"] for message in texts(link, now) if message["kind"] == "zones"]
+
+    board.take(CameraChanged("door", SourceStatus(SourceState.LIVE), 5.0, True, (drive, street)))
+    assert told(NOW) == [
+        {
+            "door": [
+                {"name": "drive", "kind": "include", "polygon": [[0.1, 0.5], [0.9, 0.5], [0.5, 1.0]]},
+                {"name": "street", "kind": "exclude", "polygon": [[0.0, 0.0], [1.0, 0.0], [0.5, 0.3]]},
+            ]
+        }
+    ]
+    assert told(NOW + STATES_S) == []
+    board.take(CameraChanged("door", SourceStatus(SourceState.LIVE), 5.0))
+    assert told(NOW + 2 * STATES_S) == [{"door": []}]
+    board.take(CameraChanged("door", SourceStatus(SourceState.LIVE), 5.0, True, (drive,)))
+    board.take(CameraRemoved("door"))
+    assert told(NOW + 3 * STATES_S) == []
 
 
 def test_the_newest_picture_waits_for_the_receipt_of_the_last(board: Board) -> None:

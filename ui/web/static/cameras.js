@@ -1,13 +1,14 @@
 // The grid of cameras: one figure each, made and removed as cameras come and go.
 import { setText } from "./poll.js";
 import * as socket from "./socket.js";
+import { drawZones } from "./zone_layer.js";
 
 const TONES = { live: "good", connecting: "warn", stale: "warn", down: "bad", ended: "idle" };
 const WORDS = { live: "Live", connecting: "Connecting", stale: "No new picture", down: "Down", ended: "Ended" };
 const FILE_WORDS = { live: "Playing", connecting: "Opening" };
 const EMPTY = {
   connecting: "Waiting for the first picture …",
-  down: "No picture. The camera is being tried again by itself.",
+  down: "No picture. It is tried again by itself.",
   ended: "The source ended.",
 };
 const figures = new Map();
@@ -15,6 +16,9 @@ const figures = new Map();
 export function start() {
   socket.on("cameras", ({ cameras }) => showAll(cameras));
   socket.on("picture", showPicture);
+  socket.on("zones", ({ zones }) => {
+    for (const [id, areas] of Object.entries(zones)) drawZones(figures.get(id)?.querySelector(".cam-zones"), areas);
+  });
 }
 
 export const names = () => [...figures.keys()];
@@ -34,7 +38,9 @@ function showAll(cameras) {
   if (grid.dataset.large !== undefined && !grid.querySelector(".cam.large")) delete grid.dataset.large;
   grid.dataset.count = cameras.length > 9 ? "many" : String(cameras.length);
   grid.toggleAttribute("data-dense", cameras.length > 4);
-  setText(document.getElementById("cameras-title"), cameras.length === 1 ? "Camera" : `${cameras.length} cameras`);
+  document.querySelector(".cams-void").hidden = cameras.length > 0;
+  const many = cameras.length ? `${cameras.length} cameras` : "Cameras";
+  setText(document.getElementById("cameras-title"), cameras.length === 1 ? "Camera" : many);
 }
 
 function makeFigure(id) {
@@ -67,9 +73,10 @@ function showState(figure, camera) {
   setText(state, (!camera.is_live && FILE_WORDS[camera.state]) || WORDS[camera.state]);
   const { dense, large } = figure.parentElement.dataset;
   const short = dense !== undefined && large === undefined; // there is room for the numbers alone
+  const brief = figures.size > 1 && large === undefined; // and here for few words
   const fps = camera.detector_fps ? `${camera.detector_fps.toFixed(1)} fps` : "";
-  setText(figure.querySelector(".cam-age"), short && camera.state === "live" ? age(camera.age_s ?? 0) : freshness(camera));
-  setText(figure.querySelector(".cam-fps"), fps && !short ? `detector ${fps}` : fps);
+  setText(figure.querySelector(".cam-age"), short && camera.state === "live" ? age(camera.age_s ?? 0) : freshness(camera, brief));
+  setText(figure.querySelector(".cam-fps"), fps && !brief ? `detector ${fps}` : fps);
   setText(figure.querySelector(".cam-people"), people(camera));
   const why = camera.state === "live" ? "" : camera.reason;
   setText(figure.querySelector(".cam-why"), why);
@@ -118,8 +125,8 @@ function drawBoxes(layer, { tracks, width, height }) {
 
 const age = (seconds) => (seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`);
 
-function freshness(camera) {
-  if (camera.state === "live") return camera.age_s === null ? "" : `picture ${age(camera.age_s)} old`;
+function freshness(camera, brief) {
+  if (camera.state === "live") return camera.age_s === null ? "" : `${brief ? "" : "picture "}${age(camera.age_s)} old`;
   if (camera.state === "connecting") return "";
   const time = new Date(Date.now() - 1000 * camera.state_s).toLocaleTimeString([], { hour12: false });
   return camera.state === "ended" ? `at ${time}; this is its last picture` : `since ${time}`;

@@ -1,10 +1,16 @@
 // Adds, changes and removes cameras while the others run. What the server refuses stands at its field.
+import { ZoneEditor } from "./zones.js";
+
 const NUMBERS = ["interval_s", "cooldown_s"];
 const UNSENT = ["status", "is_saved", "has_password"];
 
 export function start() {
   const dialog = new CameraDialog(document.getElementById("camera-dialog"));
   document.getElementById("edit-cameras").addEventListener("click", () => dialog.open());
+  document.getElementById("add-camera").addEventListener("click", async () => {
+    await dialog.open();
+    dialog.edit(null);
+  });
 }
 
 class CameraDialog {
@@ -13,6 +19,7 @@ class CameraDialog {
     this.list = root.querySelector(".dialog-list");
     this.form = root.querySelector("form");
     this.add = root.querySelector("[data-add]");
+    this.zones = new ZoneEditor(this.form.querySelector(".zones"));
     this.editing = null; // the camera being changed; null while one is added
     root.querySelector("[data-close]").addEventListener("click", () => root.close());
     root.querySelector("[data-cancel]").addEventListener("click", () => this.showList());
@@ -72,6 +79,7 @@ class CameraDialog {
       if (field.type === "checkbox") field.checked = Boolean(camera?.[field.name]);
       else field.value = camera?.[field.name] ?? (field.tagName === "SELECT" ? field.options[0].value : "");
     }
+    this.zones.open(camera);
     this.form.elements.password.placeholder = camera?.has_password ? "unchanged" : "";
     this.form.elements.name.focus();
   }
@@ -87,6 +95,8 @@ class CameraDialog {
       if (value === "") delete wish[field.name];
       else wish[field.name] = NUMBERS.includes(field.name) ? Number(value) : value;
     }
+    wish.zones = this.zones.values();
+    if (wish.zones === null) return;
     const [method, path] = this.editing ? ["PUT", `/${encodeURIComponent(this.editing.name)}`] : ["POST", ""];
     if ((await this.ask(method, path, wish)) !== null) await this.showList();
   }
@@ -95,6 +105,7 @@ class CameraDialog {
   async ask(method, path, body) {
     this.say("");
     for (const field of this.fields()) field.removeAttribute("aria-invalid");
+    this.zones.showFaults([]);
     try {
       const options = body === undefined ? {} : { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
       const reply = await fetch(`api/cameras${path}`, { method, cache: "no-store", ...options });
@@ -103,6 +114,7 @@ class CameraDialog {
       for (const { field } of answer.error?.faults ?? []) {
         this.form.elements.namedItem(String(field).split(/[.[]/)[0])?.setAttribute("aria-invalid", "true");
       }
+      this.zones.showFaults(answer.error?.faults ?? []);
       this.form.querySelector("[aria-invalid]")?.focus();
       this.say(answer.error?.message ?? answer.detail ?? `The server answered ${reply.status}.`);
     } catch {

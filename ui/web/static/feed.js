@@ -124,6 +124,7 @@ class Feed {
     const picture = article.querySelector("img");
     picture.src = `events/${card.id}.jpg`;
     picture.alt = `The picture described, ${card.camera} at ${card.when}`;
+    picture.addEventListener("error", () => picture.replaceWith("no picture"));
     for (const link of article.querySelectorAll("a")) link.href = `event/${card.id}`;
     article.querySelector(".when").setAttribute("aria-label", `Event of ${card.when}, ${card.camera}`);
     this.shown.set(card.id, article);

@@ -1,5 +1,5 @@
 // The page's one WebSocket: pictures as binary messages, states and captions as text. Comes back by itself.
-const listeners = { cards: [], cameras: [], picture: [], opened: [] };
+const listeners = { cards: [], cameras: [], zones: [], picture: [], opened: [] };
 const decoder = new TextDecoder();
 
 export function on(kind, listener) {
