@@ -45,7 +45,6 @@ class Stage:
     async def show(self, scene: str) -> None:
         """Change to the scene of that name."""
         scenes: dict[str, Callable[[], Awaitable[None]]] = {
-            "empty": self._empty,
             "loading": self._loading,
             "live": self._live,
             "camera-down": self._camera_down,
@@ -70,12 +69,6 @@ class Stage:
             if self.cameras.statuses:
                 self.engine.steps = [*self.engine.steps[-400:], step]
             await asyncio.sleep(0.1)
-
-    async def _empty(self) -> None:
-        for camera in list(self.cameras.statuses):
-            del self.cameras.statuses[camera]
-            self.board.take(CameraRemoved(camera))
-        self.engine.steps, self.engine.loading = [], None
 
     async def _loading(self) -> None:
         self.cameras.statuses |= {name: SourceStatus(SourceState.CONNECTING) for name in ("yard", "door", "gate")}

@@ -16,6 +16,9 @@ const figures = new Map();
 export function start() {
   socket.on("cameras", ({ cameras }) => showAll(cameras));
   socket.on("picture", showPicture);
+  socket.on("opened", () => {
+    for (const figure of figures.values()) drawZones(figure.querySelector(".cam-zones"), []); // all that is comes anew
+  });
   socket.on("zones", ({ zones }) => {
     for (const [id, areas] of Object.entries(zones)) drawZones(figures.get(id)?.querySelector(".cam-zones"), areas);
   });

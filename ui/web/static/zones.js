@@ -41,7 +41,7 @@ export class ZoneEditor {
   }
 
   async takePicture(head, jpeg) {
-    if (head.camera !== this.camera || !this.list.checkVisibility()) return;
+    if (head.camera !== this.camera || !this.hint.checkVisibility()) return;
     const bitmap = await createImageBitmap(jpeg);
     this.paint(bitmap, head.width, head.height);
     bitmap.close();
