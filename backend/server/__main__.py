@@ -107,10 +107,11 @@ def _serve(config: EngineConfig, stop: _Stop) -> int:
 
 
 def _listen(listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
     try:
         listener.listen(2048)
     except OSError as error:  # another process took the same port between our binding it and now
-        raise port_refusal(*listener.getsockname()[:2], error) from None
+        raise port_refusal(host, port, error) from None
 
 
 def _load(config: EngineConfig, startup: Startup, stop: _Stop) -> Service:

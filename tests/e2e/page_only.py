@@ -38,7 +38,7 @@ NAMES = ("yard", "door", "gate", "hall", "lane", "roof", "dock", "shed")
 
 async def serve(arguments: argparse.Namespace, data_dir: Path) -> None:
     """Until standard input ends. The last camera of several is down."""
-    cameras = list(NAMES[: arguments.cameras])
+    cameras: list[str] = list(NAMES[: arguments.cameras])
     store = EventStore(data_dir)
     fill(store, cameras, arguments.events)
     board = Board(cameras)
