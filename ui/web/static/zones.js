@@ -3,7 +3,7 @@
 import * as socket from "./socket.js";
 import { drawZones } from "./zone_layer.js";
 
-const KINDS = [["include", "people here count"], ["exclude", "people here never count"]];
+const KINDS = [["include", "counts"], ["exclude", "never counts"]];
 const DIGITS = 1000;
 
 export class ZoneEditor {
