@@ -174,5 +174,7 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     status = main()
+    for ended_by in (signal.SIGTERM, signal.SIGINT):  # Python takes its handlers back before it is gone
+        signal.signal(ended_by, signal.SIG_IGN)
     gc.freeze()  # all is closed; looking through a million objects of torch once more would take seconds
     sys.exit(status)
