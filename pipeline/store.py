@@ -16,35 +16,40 @@ from contextlib import contextmanager
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, create_engine, delete, func, select, text
-from sqlalchemy import event as sa_event
+from sqlalchemy import Connection, RowMapping, Select, delete, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from pipeline.archive import StoreError
+from pipeline.database import connect, connect_to_read
 from pipeline.events import Box, Details, Event, EventStatus, Reason
-from pipeline.migrations.run import NewerDatabase, migrate
+from pipeline.migrations.run import NewerDatabase, migrate, require_current
 from pipeline.picture_files import PictureFiles
 from pipeline.query import EventQuery
 from pipeline.schema import EVENTS
 
 DATABASE = "events.sqlite3"
-BUSY_S = 10.0
 RELATED_DEPTH = 200
 MAX_RELATED_WORDS = 16
 
 
 class EventStore:
-    """The events of one data directory. All methods may be called from any thread and raise `StoreError`."""
+    """The events of one data directory. All methods may be called from any thread and raise `StoreError`.
 
-    def __init__(self, data_dir: Path) -> None:
+    Opened to `read_only`, it writes nothing, and takes events of this very version alone.
+    """
+
+    def __init__(self, data_dir: Path, *, read_only: bool = False) -> None:
         self._dir = Path(data_dir).expanduser()
         self._writing = threading.Lock()
         with self._errors("cannot be used"):
             self._pictures = PictureFiles(self._dir)
-            self._check_writable()
-            self._engine = _connect(self._dir / DATABASE)
-            migrate(self._engine)
+            if read_only:
+                self._engine = connect_to_read(self._dir / DATABASE)
+                require_current(self._engine)
+            else:
+                self._check_writable()
+                self._engine = connect(self._dir / DATABASE)
+                migrate(self._engine)
 
     def add(self, event: Event, jpeg: bytes) -> Event:
         """Keep an event and its picture; both are on disk when this returns the event with its `jpeg_path`."""
@@ -184,19 +189,6 @@ class EventStore:
             cause = error.strerror if isinstance(error, OSError) else getattr(error, "orig", None)
             detail = " ".join(str(cause or error).split())
             raise StoreError(f"data directory {self._dir} {what}: {detail}; choose another with --data-dir") from error
-
-
-def _connect(path: Path) -> Engine:
-    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_S})
-
-    @sa_event.listens_for(engine, "connect")
-    def _settings(connection: object, _: ConnectionPoolEntry) -> None:
-        cursor = connection.cursor()  # pyright: ignore[reportAttributeAccessIssue] - the driver's connection
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=FULL")  # events are few; each must survive the plug being pulled
-        cursor.close()
-
-    return engine
 
 
 def _to_row(event: Event) -> dict[str, object]:

@@ -16,9 +16,7 @@ class NewerDatabase(Exception):
 
 def migrate(engine: Engine) -> None:
     """Run the revisions that `engine`'s SQLite database lacks. Raises `NewerDatabase`, and whatever SQLAlchemy does."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
-    script = ScriptDirectory.from_config(config)
+    config, script = _script()
     with engine.connect() as connection:
         connection.execute(text("BEGIN IMMEDIATE"))
         present = _revision(connection)
@@ -30,6 +28,20 @@ def migrate(engine: Engine) -> None:
                 command.stamp(config, present)
             command.upgrade(config, "head")
         connection.commit()
+
+
+def _script() -> tuple[Config, ScriptDirectory]:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    return config, ScriptDirectory.from_config(config)
+
+
+def require_current(engine: Engine) -> None:
+    """Raise `NewerDatabase` unless `engine`'s database is of this version, neither newer nor older."""
+    with engine.connect() as connection:
+        present = _revision(connection)
+    if present != _script()[1].get_current_head():
+        raise NewerDatabase(f"it was written by another Watchword (revision {present}): use that one")
 
 
 def _revision(connection: Connection) -> str | None:

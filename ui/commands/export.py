@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.progress import Progress, TextColumn
 from ui.commands.engine_flags import default
 from ui.commands.options import DATA_DIR, DataDir
 from ui.errors import UsageError
+
+if TYPE_CHECKING:
+    from pipeline.store import EventStore
 
 MOMENTS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
 
@@ -43,7 +46,7 @@ def export(
     """Write stored events as JSON lines with their pictures; Watchword may be running meanwhile."""
     from pipeline.export import export as write
     from pipeline.query import EventQuery
-    from pipeline.store import DATABASE, EventStore
+    from pipeline.store import DATABASE
 
     data_dir, out = (data_dir or Path(DATA_DIR)).expanduser(), out.expanduser()
     start, end = _moment("--since", since), _moment("--until", until)
@@ -57,7 +60,7 @@ def export(
         since=start,
         until=end,
     )
-    store = EventStore(data_dir)
+    store = _open(data_dir)
     columns = (TextColumn("{task.completed} events"),)
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -66,6 +69,20 @@ def export(
     store.close()
     typer.echo(f"{num_events} event{'' if num_events == 1 else 's'} in {out}")
     return 0
+
+
+def _open(data_dir: Path) -> EventStore:
+    """The store; only to be read where its disk takes nothing any more, as one that fails, and has to be saved."""
+    from pipeline.archive import StoreError
+    from pipeline.store import EventStore
+
+    try:
+        return EventStore(data_dir)
+    except StoreError as refused:
+        try:
+            return EventStore(data_dir, read_only=True)
+        except StoreError:
+            raise refused from None
 
 
 def _moment(flag: str, text: str | None) -> float | None:

@@ -6,6 +6,8 @@ The page's dialog shows the API's words at the field that the API names; a test 
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from fastapi import FastAPI
 from ruamel.yaml import YAML
 
+from pipeline.archive import StoreError
 from pipeline.roster import Roster
 from pipeline.settings.models import CameraSettings
 from pipeline.status import PipelineReading
@@ -113,13 +116,40 @@ def test_events_of_a_newer_version_are_refused_by_every_command_that_would_read_
     assert said.endswith("or choose another with --data-dir")
 
 
-def test_a_read_only_disk_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with small_disk(tmp_path, 4) as disk:
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from pipeline.store import EventStore
+from tests.unit.pipeline.test_jsonl import OK_EVENT
+store = EventStore(Path(sys.argv[1]))
+store.add(OK_EVENT, b"picture")
+if sys.argv[2] == "killed":
+    os._exit(9)
+store.close()
+"""
+
+
+@pytest.mark.parametrize("ended", ["killed", "stopped"])
+def test_a_read_only_disk_is_named_and_its_events_can_be_exported(
+    ended: str, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(data_dir, 4) as disk:
         if disk is None:
             pytest.skip("no disk of its own can be mounted here")
-        EventStore(tmp_path).close()
+        subprocess.run([sys.executable, "-c", WRITER, str(data_dir), ended], check=False, timeout=60)
         disk.protect()
-        said = one_line(capsys, "export", str(tmp_path.parent / "out"), "--data-dir", str(tmp_path))
-    assert said == (
-        f"watchword: data directory {tmp_path} cannot be used: Read-only file system; choose another with --data-dir"
+        with pytest.raises(StoreError) as refused:
+            EventStore(data_dir)
+        assert execute(("export", str(tmp_path / "out"), "--data-dir", str(data_dir))) == 0
+    assert str(refused.value) == (
+        f"data directory {data_dir} cannot be used: Read-only file system; choose another with --data-dir"
     )
+    assert capsys.readouterr().out == f"1 event in {tmp_path / 'out'}\n"
+    assert [path.read_bytes() for path in (tmp_path / "out").rglob("*.jpg")] == [b"picture"]
