@@ -206,9 +206,11 @@ class Engine:
                 elif self._scheduler.has_work():
                     # Better an answer to everyone than a thread that spins, or sleeps, for good.
                     raise RuntimeError("requests are alive, but the scheduler finds nothing to run")
+            self._waiters.wake()
             self._end(EngineState.STOPPED, Cancelled("the engine was stopped"))
         except BaseException as error:
             log.exception("the engine thread ended on an error")
+            self._waiters.wake()
             self._end(EngineState.DEAD, EngineDead(f"the engine ended on an error ({type(error).__name__})"))
             if self.on_dead:
                 self.on_dead()
@@ -250,12 +252,17 @@ class Engine:
     def _run_step(self, step: Step) -> None:
         t_begin = time.monotonic()
         self._waiters.note_scheduled(step, t_begin)
+        # Readers of the step before run while the model does: sooner, they would only wait for the interpreter, and
+        # take it from the engine between two steps.
+        self._waiters.wake()
         result = self._runner.execute(step)
         events = self._scheduler.apply(result)
         t_end = time.monotonic()
         self._scheduler.policy.observe(step, t_end - t_begin)
         self._waiters.deliver(events, t_end)
         self.metrics.observe_step(record_of(step, result, self._read_stats(), t_begin, t_end))
+        if not self._scheduler.has_work():
+            self._waiters.wake()
 
     def _read_stats(self) -> SchedulerStats:
         self._stats = self._scheduler.stats()

@@ -33,6 +33,7 @@ class Waiters:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._waiting: dict[str, _Waiter] = {}
+        self._delivered = Courier()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -64,6 +65,7 @@ class Waiters:
     def cancel(self, request_id: str) -> None:
         """End one request as cancelled."""
         self.deliver((TokenEvent(request_id, None, FinishReason.CANCELLED),), time.monotonic())
+        self.wake()
 
     def note_scheduled(self, step: Step, now: float) -> None:
         """Stamp the requests that are in a step for the first time."""
@@ -73,8 +75,10 @@ class Waiters:
                 waiter.times.t_scheduled = now
 
     def deliver(self, events: Iterable[TokenEvent], now: float) -> None:
-        """Hand out one step's events; events of requests that nobody waits for any more are dropped."""
-        courier = Courier()
+        """Hand out one step's events; events of requests that nobody waits for any more are dropped.
+
+        Readers look when `wake` is called. Both belong to the engine thread.
+        """
         for event in events:
             ends = event.finish_reason is not None
             waiter = self._take(event.request_id) if ends else self._waiting.get(event.request_id)
@@ -85,8 +89,11 @@ class Waiters:
             if event.finish_reason is not None:
                 self._metrics.observe_end(waiter.times, event.finish_reason, now)
             waiter.stream.put(event)
-            courier.touch(waiter.stream)
-        courier.send()
+            self._delivered.touch(waiter.stream)
+
+    def wake(self) -> None:
+        """Let readers see what was delivered."""
+        self._delivered.send()
 
     def fail_all(self, error: EngineError) -> None:
         """End every request with `error`."""

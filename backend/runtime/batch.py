@@ -37,6 +37,8 @@ def build_step_tensors(
     chunks: Sequence[Chunk], *, block_size: int, num_position_rows: int, device: torch.device
 ) -> StepTensors:
     """Lay `chunks` (at least one, none empty) end to end. A pure function of its arguments."""
+    if all(len(c.token_ids) == 1 and c.samples and not c.embeds for c in chunks):
+        return _build_decodes(tuple(chunks), block_size, num_position_rows, device)
     starts = tuple(accumulate((c.num_tokens for c in chunks), initial=0))
     placed = list(zip(chunks, starts, strict=False))
     embeds = tuple(replace(e, dest=start + e.dest) for chunk, start in placed for e in chunk.embeds)
@@ -60,6 +62,36 @@ def build_step_tensors(
         embeds=embeds,
         sample_rows=upload(sample_rows, torch.int64, device),
         sampling_chunks=tuple(chunk for chunk, _ in sampling),
+    )
+
+
+def _build_decodes(
+    chunks: tuple[Chunk, ...], block_size: int, num_position_rows: int, device: torch.device
+) -> StepTensors:
+    """The same for chunks of one token each, all of which sample, as most steps are: a row each, and one upload."""
+    num_rows = len(chunks)
+    numbers = upload(
+        [
+            [c.token_ids[0] for c in chunks],
+            [c.block_ids[c.start // block_size] * block_size + c.start % block_size for c in chunks],
+            range(num_rows),
+            *([c.positions[row][0] for c in chunks] for row in range(num_position_rows)),
+        ],
+        torch.int64,
+        device,
+    )
+    return StepTensors(
+        token_ids=numbers[0],
+        positions=numbers[3:],
+        attention=AttentionInputs(
+            query_starts=tuple(range(num_rows + 1)),
+            kv_lens=tuple([c.start + 1 for c in chunks]),
+            block_tables=tuple([c.block_ids for c in chunks]),
+            slots=numbers[1],
+        ),
+        embeds=(),
+        sample_rows=numbers[2],
+        sampling_chunks=chunks,
     )
 
 

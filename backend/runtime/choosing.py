@@ -16,7 +16,7 @@ from backend.runtime.logprobs import read_logprobs
 from backend.runtime.penalties import penalize
 from backend.runtime.sampler import GREEDY_BELOW, sample, uniform
 from backend.runtime.upload import upload
-from backend.types import Chunk, TokenLogprobs
+from backend.types import Chunk, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,11 @@ class Choice:
     token_ids: list[int]
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the likeliest token of its logits is all that a row asks for."""
+    return params.temperature < GREEDY_BELOW and params.is_plain and params.num_logprobs is None
 
 
 def choose(logits: torch.Tensor, chunks: Sequence[Chunk], sample_indices: Sequence[int]) -> Choice:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from backend.runtime.batch import StepTensors, build_step_tensors
-from backend.runtime.choosing import Choice, choose
+from backend.runtime.choosing import Choice, choose, is_greedy
 from backend.runtime.encoder_cache import EncodeError, EncoderCache
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.prompt_logprobs import score_prompts
@@ -63,6 +63,11 @@ class Runner:
         failed |= choice.failed
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
+        is_plain = not failed and not choice.logprobs and INVALID_TOKEN_ID not in choice.token_ids
+        if is_plain and len(choice.token_ids) == len(chosen):
+            # A token each and nothing to be told with it, as in most steps.
+            sampled = {chunk.request_id: (id_,) for chunk, id_ in zip(chosen, choice.token_ids, strict=True)}
+            return StepResult(step.step_id, sampled, failed, failed_images, logprobs, told)
         end = 0
         for chunk in chosen:
             first, end = end, end + chunk.num_drafts + 1
@@ -95,7 +100,7 @@ class Runner:
         ready: list[Chunk] = []
         failed: dict[str, str] = {}
         for chunk in chunks:
-            if all(self._encoders.find_rows(e.key) is not None for e in chunk.embeds):
+            if not chunk.embeds or all(self._encoders.find_rows(e.key) is not None for e in chunk.embeds):
                 ready.append(chunk)
             else:
                 failed[chunk.request_id] = "an image's embeddings are not resident"
@@ -115,10 +120,12 @@ class Runner:
         chosen = tensors.sampling_chunks
         if not chosen:
             return (), Choice([]), told
-        logits = self._text.logits(hidden.index_select(0, tensors.sample_rows))
+        hidden = hidden.index_select(0, tensors.sample_rows)
+        if all(is_greedy(chunk.sampling) for chunk in chosen):
+            return chosen, Choice(self._text.likeliest(hidden)), told
         rows = [(chunk, row) for chunk in chosen for row in range(chunk.num_drafts + 1)]
         indices = [chunk.sample_index + row for chunk, row in rows]
-        return chosen, choose(logits, [chunk for chunk, _ in rows], indices), told
+        return chosen, choose(self._text.logits(hidden), [chunk for chunk, _ in rows], indices), told
 
     def _embed(self, tensors: StepTensors) -> torch.Tensor:
         """Embeddings [T, H]: the table's rows, and image rows where images are."""

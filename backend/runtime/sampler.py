@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from backend.runtime.upload import upload
@@ -28,22 +29,28 @@ def sample(logits: torch.Tensor, params: Sequence[SamplingParams], draws: Sequen
 
     A greedy row ignores its draw. Rows without a finite maximum give `INVALID_TOKEN_ID`.
     """
-    top, greedy = _likeliest(logits)
+    chosen = likeliest(logits)
     drawing = [row for row, p in enumerate(params) if p.temperature >= GREEDY_BELOW]
     if drawing:
         rows = upload(drawing, torch.int64, logits.device)
         drawn = _draw(logits.index_select(0, rows), [params[r] for r in drawing], [draws[r] for r in drawing])
-        greedy = greedy.index_copy(0, rows, drawn)
-    return torch.where(torch.isfinite(top), greedy, INVALID_TOKEN_ID)
+        drawn = torch.where(chosen.index_select(0, rows) == INVALID_TOKEN_ID, INVALID_TOKEN_ID, drawn)
+        chosen = chosen.index_copy(0, rows, drawn)
+    return chosen
 
 
-def _likeliest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row's largest logit and its index, the first of equal ones; not-a-number counts as larger than any."""
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """Greedy token ids int64 [n] of logits fp32 [n, V], the first of equal ones.
+
+    Not-a-number counts as larger than any number. A row whose largest is not finite gives `INVALID_TOKEN_ID`.
+    """
     if logits.device.type != "cpu":
-        return logits.max(dim=-1)
+        top, ids = logits.max(dim=-1)
+        return torch.where(torch.isfinite(top), ids, INVALID_TOKEN_ID)
     # One thread of numpy's is as fast as all of torch's here, and need not wait for a second core.
-    greedy = torch.tensor([int(row.argmax()) for row in logits.numpy()])
-    return logits.gather(1, greedy[:, None])[:, 0], greedy
+    rows = logits.numpy()
+    ids = np.array([row.argmax() for row in rows])
+    return torch.from_numpy(np.where(np.isfinite(rows[np.arange(len(rows)), ids]), ids, INVALID_TOKEN_ID))
 
 
 def uniform(seed: int, sample_index: int) -> float:

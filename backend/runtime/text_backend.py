@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from backend.errors import ConfigError
 from backend.runtime.attention.base import AttentionInputs, StepAttention
 from backend.runtime.attention.registry import make_attention
+from backend.runtime.sampler import likeliest
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,10 @@ class TextBackend(Protocol):
         """Logits [n, V] fp32 of hidden states [n, H]."""
         ...
 
+    def likeliest(self, hidden: torch.Tensor) -> list[int]:
+        """What `sampler.likeliest` says of the logits of hidden states [n, H]; they need not leave the backend."""
+        ...
+
 
 class TorchText:
     """`TextBackend` by the HF model itself, with one of the attention backends. Any family, any device."""
@@ -44,6 +49,10 @@ class TorchText:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `TextBackend.logits`."""
         return self._adapter.logits(hidden)
+
+    def likeliest(self, hidden: torch.Tensor) -> list[int]:
+        """See `TextBackend.likeliest`."""
+        return likeliest(self._adapter.logits(hidden)).tolist()
 
 
 def make_text(name: str, adapter: ModelAdapter, pool: KvPool, *, attention: str) -> TextBackend:

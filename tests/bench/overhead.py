@@ -30,6 +30,7 @@ from backend.engine import Engine
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.encoder_cache import EncoderCache
 from backend.runtime.runner import Runner
+from backend.runtime.sampler import likeliest
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.server.__main__ import SWITCH_S
@@ -64,6 +65,9 @@ class IdleText:
         logits = self._logits[: len(hidden)]
         self.times.append((self._begin, CLOCK()))
         return logits
+
+    def likeliest(self, hidden: torch.Tensor) -> list[int]:
+        return likeliest(self.logits(hidden)).tolist()
 
 
 class Parts:

@@ -17,6 +17,7 @@ from backend.runtime.native.layers import num_phases, run_head, run_layers
 from backend.runtime.native.paged import TILE_ROWS
 from backend.runtime.native.shares import TALLY_BYTES
 from backend.runtime.native.weights import PANEL, aligned, pack_text
+from backend.runtime.sampler import likeliest
 
 if TYPE_CHECKING:
     from backend.models.adapter import TextParts
@@ -97,6 +98,10 @@ class NativeText:
             logits,
         )
         return torch.from_numpy(logits)[:, : weights.vocab_size]
+
+    def likeliest(self, hidden: torch.Tensor) -> list[int]:
+        """See `TextBackend.likeliest`."""
+        return likeliest(self.logits(hidden)).tolist()
 
     def _reserve(self, num_rows: int, num_keys: int) -> None:
         """Memory for a step of this many rows and keys of one sequence."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 
 from backend.runtime.batch import build_step_tensors
@@ -52,3 +55,34 @@ def test_positions_keep_their_rows() -> None:
     tensors = build_step_tensors([three], block_size=4, num_position_rows=3, device=torch.device("cpu"))
     assert tensors.positions.tolist() == [[5, 6], [9, 9], [3, 4]]
     assert tensors.sample_rows.tolist() == []
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_a_step_of_single_tokens_is_laid_out_as_any_other(num_rows: int) -> None:
+    """The short way gives what the long one gives."""
+    chunks = [
+        Chunk(
+            f"r{i}", i, (40 + i,), tuple(range(i + row, i + row + 1) for row in range(num_rows)), (9 - i, i), (), True,
+            i, GREEDY, is_decode=i > 0,
+        )
+        for i in range(8)
+    ]  # fmt: skip
+    options: dict[str, Any] = {
+        "block_size": 4,
+        "num_position_rows": num_rows,
+        "device": torch.device("cpu"),
+    }
+    quick = build_step_tensors(chunks, **options)
+    # A chunk of two tokens before them makes it the long way.
+    first = chunk("first", 0, (1, 2), (3,))._replace(positions=(range(2),) * num_rows)
+    whole = build_step_tensors([first, *chunks], **options)
+    assert quick.token_ids.tolist() == whole.token_ids[2:].tolist()
+    assert quick.positions.tolist() == whole.positions[:, 2:].tolist()
+    assert quick.attention.slots.tolist() == whole.attention.slots[2:].tolist()
+    assert quick.attention.query_starts == tuple(start - 2 for start in whole.attention.query_starts[1:])
+    assert quick.attention.kv_lens == whole.attention.kv_lens[1:]
+    assert quick.attention.block_tables == whole.attention.block_tables[1:]
+    assert quick.sample_rows.tolist() == [row - 2 for row in whole.sample_rows.tolist()]
+    assert quick.sampling_chunks == whole.sampling_chunks
+    for ours, theirs in ((quick.token_ids, whole.token_ids), (quick.positions, whole.positions)):
+        assert (ours.dtype, ours.is_contiguous()) == (theirs.dtype, True)
