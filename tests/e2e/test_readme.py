@@ -21,6 +21,8 @@ from tests.e2e.readme import PAGES, ROOT, SHOWN, among, blocks, commands
 from tests.unit.ui.scripted_engine import ScriptedEngine
 from ui.cli import cli
 
+pytestmark = pytest.mark.timeout(600)
+
 ACTIVATE = ". .venv/bin/activate"
 CAMERA_OF = {
     "make run": ["bikes"],
@@ -63,7 +65,6 @@ def test_make_knows_what_is_asked_of_it(command: str, tmp_path: Path) -> None:
     assert f"{tmp_path}/bin/{'watchword run' if 'run' in command else 'python -m pytest'}" in done.stdout
 
 
-@pytest.mark.timeout(600)
 def test_a_session_as_readme_tells_it(clone: Clone) -> None:
     """From the example file to the figures and the export, beside one engine."""
     first, check, run, *rest = among("session")[1:]
