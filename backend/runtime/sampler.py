@@ -47,9 +47,10 @@ def likeliest(logits: torch.Tensor) -> torch.Tensor:
     if logits.device.type != "cpu":
         top, ids = logits.max(dim=-1)
         return torch.where(torch.isfinite(top), ids, INVALID_TOKEN_ID)
-    # One thread of numpy's is as fast as all of torch's here, and need not wait for a second core.
+    # One thread of numpy's is as fast as all of torch's here, and need not wait for a second core. It lets go of the
+    # interpreter once a call, and would copy rows that do not follow one another.
     rows = logits.numpy()
-    ids = np.array([row.argmax() for row in rows])
+    ids = rows.argmax(axis=1) if rows.flags.c_contiguous else np.array([row.argmax() for row in rows])
     return torch.from_numpy(np.where(np.isfinite(rows[np.arange(len(rows)), ids]), ids, INVALID_TOKEN_ID))
 
 

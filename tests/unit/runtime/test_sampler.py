@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from backend.runtime.sampler import INVALID_TOKEN_ID, sample, uniform
+from backend.runtime.sampler import INVALID_TOKEN_ID, likeliest, sample, uniform
 from backend.types import SamplingParams
 
 PROBABILITIES = torch.tensor([0.05, 0.4, 0.25, 0.2, 0.1])
@@ -103,3 +103,13 @@ def test_masked_tokens_are_never_drawn() -> None:
     logits[:, 2] = 0.0
     draws = [0.0, *(uniform(i, 0) for i in range(48)), 1.0 - 2.0**-53]
     assert sample(logits, [params(temperature=1.5)] * 50, draws).tolist() == [2] * 50
+
+
+def test_the_likeliest_of_rows_apart_is_that_of_rows_together() -> None:
+    """Rows with something between them are gone through one by one."""
+    padded = torch.randn(9, 40, generator=torch.Generator().manual_seed(0)).round()  # rounded, so that there are ties
+    padded[3, 7], padded[4, 7], padded[5] = float("nan"), float("inf"), float("-inf")
+    apart = padded[:, :33]
+    assert not apart.is_contiguous()
+    expected = [INVALID_TOKEN_ID if row in (3, 4, 5) else int(apart[row].argmax()) for row in range(9)]
+    assert likeliest(apart).tolist() == likeliest(apart.contiguous()).tolist() == expected
