@@ -21,7 +21,7 @@ class Phase(StrEnum):
     FILES = "getting the model's files"
     WEIGHTS = "loading the weights"
     KERNELS = "preparing compiled kernels"
-    WARM_UP = "taking the first steps"
+    WARM_UP = "warming up, which compiles new kernels"
     PROFILE = "timing this machine"
 
 
