@@ -111,7 +111,8 @@ class EngineConfig:
     max_num_batched_tokens: int | None = setting(
         None,
         "token budget of one step, at least --max-num-seqs, which a smaller budget lowers where it is not given "
-        f"(default: {CPU_TOKEN_BUDGET} on a CPU, {GPU_TOKEN_BUDGET} on a GPU)",
+        f"(default: what takes as long as the step's running answers, at most {CPU_TOKEN_BUDGET} on a CPU and "
+        f"{GPU_TOKEN_BUDGET} on a GPU)",
         at_least=1,
         at_most=MAX_TOKEN_BUDGET,
     )

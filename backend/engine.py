@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 from backend.errors import Cancelled, EngineDead, EngineError, Stopping
 from backend.metrics import EngineMetrics
@@ -84,6 +84,7 @@ class Engine:
         self._inbox: deque[Callable[[], None]] = deque()
         self._drain_until = 0.0
         self._token_budget = limits.max_num_batched_tokens
+        self._is_budget_exact = limits.is_token_budget_exact
         self._stats = scheduler.stats()
         self.metrics.observe_stats(self._stats)
         self.metrics.observe_token_budget(self._token_budget)
@@ -95,8 +96,13 @@ class Engine:
 
     @property
     def token_budget(self) -> int:
-        """The token budget that the next step will have."""
+        """The token budget that the next step will have, at most."""
         return self._token_budget
+
+    @property
+    def is_budget_exact(self) -> bool:
+        """Whether somebody chose that budget, so that no policy goes below it by time."""
+        return self._is_budget_exact
 
     @property
     def step_policy(self) -> str:
@@ -137,15 +143,21 @@ class Engine:
         self.change(token_budget=num_tokens)
 
     def change(
-        self, *, token_budget: int | None = None, step_policy: str | None = None, target_s: float | None = None
+        self,
+        *,
+        token_budget: int | Literal["auto"] | None = None,
+        step_policy: str | None = None,
+        target_s: float | None = None,
     ) -> None:
         """Change all of these from the next step on, or none: what is None stays.
+
+        A token budget in numbers is exact; `auto` is the start's own, as a bound above what the policy finds by time.
 
         A latency target goes to the policy named, else to the running one; what was learned of the machine is handed
         on. Raises ConfigError for a budget out of bounds, an unknown policy, and a target that the policy does not take
         or this machine cannot meet.
         """
-        if token_budget is not None:
+        if token_budget is not None and token_budget != "auto":
             check_token_budget(token_budget, self.limits)
         policy = None
         if step_policy is not None or target_s is not None:
@@ -153,8 +165,10 @@ class Engine:
         with self._changed:
             self._refuse_unless_running()
             if token_budget is not None:
-                self._token_budget = token_budget
-                self._post(partial(self._scheduler.set_token_budget, token_budget))
+                exact = None if token_budget == "auto" else token_budget
+                self._is_budget_exact = exact is not None
+                self._token_budget = exact or self.limits.max_num_batched_tokens
+                self._post(partial(self._scheduler.set_token_budget, exact))
             if policy is not None:
                 self._policy = policy
                 self._post(partial(self._follow, policy))

@@ -59,10 +59,33 @@ class Profile:
                 break
             say(f"Profile: {title} …")
             self._run_out(requests)
-        self._scheduler.set_token_budget(self._limits.max_num_batched_tokens)
+        self._end()
         return self._scheduler.policy.cost
 
+    def run_text(self) -> CostModel:
+        """The parts without pictures, silently: what a token budget by time has to know before the first request."""
+        deadline = time.monotonic() + PROFILE_S
+        self._run_out([self._text(1, 2)], is_timed=False)
+        for _, requests in self._text_parts():
+            if time.monotonic() > deadline:
+                break
+            self._run_out(requests)
+        self._end()
+        return self._scheduler.policy.cost
+
+    def _end(self) -> None:
+        """Give the scheduler its own budget back."""
+        limits = self._limits
+        self._scheduler.set_token_budget(limits.max_num_batched_tokens if limits.is_token_budget_exact else None)
+
     def _parts(self) -> Iterator[tuple[str, list[Request]]]:
+        """Text, then pictures where the model takes them."""
+        yield from self._text_parts()
+        if self._adapter.spec.takes_images and self._limits.max_num_seqs > 1:
+            for number in range(1, _NUM_PICTURES + 1):
+                yield f"picture {number} of {_NUM_PICTURES}", self._picture_beside_a_decode()
+
+    def _text_parts(self) -> Iterator[tuple[str, list[Request]]]:
         """Decodes first: without them nothing can be promised. The widest budget keeps prompts in one piece."""
         self._scheduler.set_token_budget(self._limits.hard_num_batched_tokens)
         widths = [width for width in _WIDTHS if width <= self._limits.max_num_seqs]
@@ -72,9 +95,6 @@ class Profile:
         for num_tokens in _PROMPT_TOKENS:
             if num_tokens <= longest:
                 yield f"a prompt of {num_tokens} tokens", [self._text(num_tokens, 2)]
-        if self._adapter.spec.takes_images and self._limits.max_num_seqs > 1:
-            for number in range(1, _NUM_PICTURES + 1):
-                yield f"picture {number} of {_NUM_PICTURES}", self._picture_beside_a_decode()
 
     def _run_out(self, requests: list[Request], *, is_timed: bool = True) -> None:
         """One more request with each step, until the last of them has ended; that ends the others, too."""

@@ -40,7 +40,7 @@ LIGHT_PIXELS = 16_000_000
 LARGEST_IMAGES_PER_REQUEST = 4
 """So many images of the largest size allowed, or more smaller ones, may come in one request."""
 
-PREPARE_NICENESS = 5
+PREPARE_NICENESS = 10
 """How much less urgent than the engine the threads are that make requests of bodies."""
 
 

@@ -101,6 +101,7 @@ def build_service(config: EngineConfig, path: str, say: Say, enter: Enter = lamb
     if adapter.spec.takes_images:
         cache_bytes = limits.encoder_cache_embeds * adapter.spec.image_row_size * adapter.dtype.itemsize
         say(f"Encoder cache: {limits.encoder_cache_embeds} image tokens, {cache_bytes / 2**20:.0f} MiB at most")
+    limits = replace(limits, is_token_budget_exact=config.max_num_batched_tokens is not None)
     resolved = replace(resolved, max_model_len=limits.max_model_len)
     enter(Phase.KERNELS)
     text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
@@ -122,6 +123,10 @@ def build_service(config: EngineConfig, path: str, say: Say, enter: Enter = lamb
             enter(Phase.PROFILE)
             Profile(adapter, scheduler, runner, limits).run(say)
             resolved = settle_target(resolved, cost, say)
+        elif not limits.is_token_budget_exact:
+            enter(Phase.PROFILE)
+            Profile(adapter, scheduler, runner, limits).run_text()
+            say(f"Profile: {cost.coefficients}")
     scheduler.policy = make_policy(resolved.step_policy, cost, _seconds(resolved.target_itl_ms))
     return Service(
         config=resolved,

@@ -329,7 +329,8 @@ class SchedulerLimits:
     Encoder capacity is counted in embeddings, encoder work per step in slices: `max_encoder_slices_per_step` while
     somebody decodes, `idle_encoder_slices_per_step` while nobody does. `background_aging_steps` is how many steps a
     waiting background request needs to count as interactive. `num_speculative_tokens` is how many tokens of a running
-    answer may be guessed in a step; 0 is none.
+    answer may be guessed in a step; 0 is none. `is_token_budget_exact` is false where nobody chose the token budget: a
+    policy may then give prompts less by what tokens cost.
     """
 
     max_num_batched_tokens: int
@@ -345,6 +346,7 @@ class SchedulerLimits:
     max_num_waiting: int = 1024
     background_aging_steps: int = 256
     num_speculative_tokens: int = 0
+    is_token_budget_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,16 @@ from backend.types import Chunk, EncodeSlice, ImageInput, Step
 class Booking:
     """Chunks, encoder slices and their sequences, in the order they were booked; becomes a `Step`.
 
-    `guesses`, by request, are what `num_drafts` tokens may be taken from.
+    `guesses` are those that there is room for, by request.
     """
 
-    def __init__(
-        self, step_id: int, hard_num_tokens: int, guesses: Mapping[str, tuple[int, ...]], num_drafts: int
-    ) -> None:
+    def __init__(self, step_id: int, hard_num_tokens: int, guesses: Mapping[str, tuple[int, ...]]) -> None:
         self.step_id = step_id
         self.seqs: list[Sequence] = []
         self.images_in_use: dict[str, None] = {}
         self.num_tokens = 0
         self._hard_num_tokens = hard_num_tokens
         self._guesses = guesses
-        self._num_drafts_left = num_drafts
         self._chunks: list[Chunk] = []
         self._encodes: tuple[EncodeSlice, ...] = ()
 
@@ -44,15 +41,14 @@ class Booking:
         return any(booked is seq for booked in self.seqs)
 
     def guesses_for(self, seq: Sequence) -> tuple[int, ...]:
-        """Guesses at the tokens of `seq` that the step has room for behind one more token."""
+        """Guesses at the tokens of `seq` that memory has room for behind one more token."""
         if not self._guesses or not seq.is_decoding:
             return ()
-        return self._guesses.get(seq.request_id, ())[: max(0, min(self._num_drafts_left, self.hard_room - 1))]
+        return self._guesses.get(seq.request_id, ())[: max(0, self.hard_room - 1)]
 
     def add_chunk(self, seq: Sequence, end: int, drafts: tuple[int, ...] = ()) -> None:
         """Book `seq` up to `end`, and `drafts` behind it; its blocks are there and its images resident."""
         chunk = seq.advance(end, self.step_id, drafts)
-        self._num_drafts_left -= len(drafts)
         self._chunks.append(chunk)
         self.seqs.append(seq)
         self.num_tokens += chunk.num_tokens

@@ -1,9 +1,10 @@
 """How long a step takes: a model of its parts, refitted to every step that was timed.
 
-    elapsed = base + sequence * sequences + token * tokens + kv_token * KV tokens read + its encoder slices
+    elapsed = base + sequence * sequences + token * tokens + kv_token * KV tokens read + pair * pairs + its slices
 
-The first four are fitted here, by robust recursive least squares; encoder slices by `SliceCosts`. It knows neither the
-policies that plan with it nor a clock: whoever timed a step says so.
+The first five are fitted here, by robust recursive least squares; encoder slices by `SliceCosts`. All of them follow
+the machine's pace together: what else it computes makes every part slower, also those that recent steps had none of.
+It knows neither the policies that plan with it nor a clock: whoever timed a step says so.
 """
 
 from __future__ import annotations
@@ -12,18 +13,29 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from backend.sched.least_squares import LeastSquares
 from backend.sched.slice_costs import SliceCosts
 from backend.types import Chunk, Step
 
-_SCALES = (1.0, 8.0, 64.0, 4096.0)
+_SCALES = (1.0, 8.0, 64.0, 4096.0, 262144.0)
 """What counts as much of each part, so that the fit's matrix is of one order of magnitude."""
+
+_OF_DECODES, _OF_CHUNKS = (0, 1, 3), (2, 4)
+"""Which parts a step teaches, once all are roughly known: base, sequence and KV token, or token and pair where it holds
+a chunk of several tokens. So what comes seldom is not worn away by what comes always, which looks much the same."""
 
 _FORGETTING = 0.98
 """The weight of a step, once another has come: the fit remembers about 50 steps."""
 
-_SURPRISED_FORGETTING = 0.9
-"""The same after a step that was off beyond `_CLIP`: where those come in a row, the machine has changed its speed."""
+_PACE_GAIN = 0.1
+"""How far a step moves the pace towards its own."""
+
+_TREND = 3
+"""So many steps in a row that were off beyond `_CLIP`, all slow or all fast, are a new pace and no hiccups."""
+
+_TREND_GAIN = 0.5
+_MIN_TREND, _MAX_TREND = -0.5, 1.0
+_SETTLED = 40
+"""Steps before the pace is followed: until then it is the parts that are not known."""
 
 _INERTIA = 0.1
 """How hard each coefficient is to move, in steps: those that recent steps say nothing about stay where they are."""
@@ -42,55 +54,72 @@ _SPREAD_OF_MEAN = 1.25
 class Work:
     """What a step computes beside encoder slices. A chunk reads the KV of everything up to its own last token.
 
-    A guess counts as a sequence of its own: it reads all the KV again and has a row of logits.
+    `pairs` counts, for each token, itself and those before it, which it attends to: what makes a chunk at the end of a
+    long prompt dearer than one at its beginning. A guess counts as a sequence of its own: it reads all the KV again and
+    has a row of logits.
     """
 
     sequences: int
     tokens: int
     kv_tokens: int
+    pairs: int
+
+    @classmethod
+    def of_decodes(cls, lengths: Iterable[int]) -> Work:
+        """One token each of sequences that are so long with it."""
+        known = tuple(lengths)
+        return cls(len(known), len(known), sum(known), sum(known))
 
 
-BARE_DECODE = Work(sequences=1, tokens=1, kv_tokens=1)
+BARE_DECODE = Work.of_decodes((1,))
 """The least a step with a running answer computes."""
 
 
 def work_of(chunks: Iterable[Chunk]) -> Work:
     """The work of these chunks together."""
-    sequences = tokens = kv_tokens = 0
+    sequences = tokens = kv_tokens = pairs = 0
     for chunk in chunks:
-        num_rows, num_tokens = 1 + chunk.num_drafts, len(chunk.token_ids)
-        sequences += num_rows
-        tokens += num_tokens
-        kv_tokens += num_rows * (chunk.start + num_tokens)
-    return Work(sequences, tokens, kv_tokens)
+        sequences += 1 + chunk.num_drafts
+        tokens += chunk.num_tokens
+        kv_tokens += (1 + chunk.num_drafts) * (chunk.start + chunk.num_tokens)
+        pairs += chunk.num_tokens * chunk.start + chunk.num_tokens * (chunk.num_tokens + 1) // 2
+    return Work(sequences, tokens, kv_tokens, pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """The fitted coefficients, in seconds, none of them negative.
 
-    `base_s` is paid by a step that computes any token, `sequence_s` by each of its sequences, `token_s` by each token
-    and `kv_token_s` by each token of KV that is read. `spread` is the usual relative error of a prediction.
+    `base_s` is paid by a step that computes any token, `sequence_s` by each of its sequences, `token_s` by each token,
+    `kv_token_s` by each token of KV that is read, `pair_s` by each token and token it attends to. `spread` is the
+    usual relative error of a prediction.
     """
 
     base_s: float = 0.0
     sequence_s: float = 0.0
     token_s: float = 0.0
     kv_token_s: float = 0.0
+    pair_s: float = 0.0
     spread: float = _FIRST_SPREAD
 
     def __str__(self) -> str:
         return (
             f"{self.base_s * 1e3:.2f} ms a step + {self.sequence_s * 1e3:.2f} ms a sequence + {self.token_s * 1e3:.3f} "
-            f"ms a token + {self.kv_token_s * 1e6:.2f} µs a token of KV, ± {self.spread:.0%}"
+            f"ms a token + {self.kv_token_s * 1e6:.2f} µs a token of KV + {self.pair_s * 1e6:.2f} µs a token and one "
+            f"before it, ± {self.spread:.0%}"
         )
 
     def forward_s(self, work: Work) -> float:
         """Seconds that `work` takes; none if there is none."""
         if work.sequences == 0:
             return 0.0
-        parts = self.sequence_s * work.sequences + self.token_s * work.tokens + self.kv_token_s * work.kv_tokens
-        return self.base_s + parts
+        parts = self.sequence_s * work.sequences + self.token_s * work.tokens
+        return self.base_s + parts + self.kv_token_s * work.kv_tokens + self.pair_s * work.pairs
+
+    def at_pace(self, pace: float) -> StepCost:
+        """The same on a machine that takes `pace` times as long for everything."""
+        parts = (self.base_s, self.sequence_s, self.token_s, self.kv_token_s, self.pair_s)
+        return StepCost(*(part * pace for part in parts), spread=self.spread)
 
     @property
     def bare_decode_s(self) -> float:
@@ -110,7 +139,9 @@ class CostModel:
         self.slices = SliceCosts()
         self.max_tokens = 0
         self.num_observed = 0
-        self._squares = LeastSquares()
+        self._num_surprises = 0
+        self._information = [[0.0] * len(_SCALES) for _ in _SCALES]
+        self._moment = [0.0] * len(_SCALES)
 
     def predict_s(self, step: Step) -> float:
         """Seconds that `step` should take."""
@@ -120,7 +151,8 @@ class CostModel:
         """Learn from one step. What no clock can mean (no time, or an endless one) is passed over.
 
         A step with encoder slices teaches their cost alone, given what its tokens cost: so the parts never
-        take turns in explaining the same time.
+        take turns in explaining the same time, and a slice that slows decodes down, by what it leaves of the caches,
+        counts with all that it costs them.
         """
         if not 0.0 < elapsed_s < math.inf:
             return
@@ -131,21 +163,91 @@ class CostModel:
             self._fit(work, elapsed_s)
         self.max_tokens = max(self.max_tokens, work.tokens)
 
+    def _follow_pace(self, predicted_s: float, elapsed_s: float) -> None:
+        """Restate all that is known at the pace of a step that should have taken `predicted_s`.
+
+        What is remembered of old steps is restated, too. Else parts that come seldom, such as prompt tokens, would be
+        told apart from the others by comparing a slow hour with a fast one.
+        """
+        if self.num_observed < _SETTLED or predicted_s <= 0.0:
+            return
+        raw_error, reach = elapsed_s / predicted_s - 1.0, _CLIP * self.coefficients.spread
+        if abs(raw_error) <= reach:
+            self._num_surprises = 0
+        else:
+            sign = 1 if raw_error > 0.0 else -1
+            self._num_surprises = sign * (1 + max(0, sign * self._num_surprises))
+        if abs(self._num_surprises) >= _TREND:
+            pace = 1.0 + _TREND_GAIN * max(_MIN_TREND, min(_MAX_TREND, raw_error))
+        else:
+            pace = 1.0 + _PACE_GAIN * max(-reach, min(reach, raw_error, _MAX_TREND))
+        self.coefficients = self.coefficients.at_pace(pace)
+        self.slices.pace *= pace
+        self._moment = [value / pace for value in self._moment]
+        self._information = [[value / pace**2 for value in line] for line in self._information]
+
     def _fit(self, work: Work, elapsed_s: float) -> None:
         """One step of least squares on relative errors, so that long steps do not outshout the short ones."""
+        self._follow_pace(self.coefficients.forward_s(work), elapsed_s)
         before = self.coefficients
         predicted_s = before.forward_s(work) if self.num_observed else elapsed_s
         reach = _CLIP * before.spread
-        raw_error = elapsed_s / predicted_s - 1.0
-        error = max(-reach, min(reach, raw_error))
-        forgetting = _FORGETTING if error == raw_error else _SURPRISED_FORGETTING
-        base, sequence, token, kv_token = _SCALES
-        per = 1.0 / predicted_s
-        row = (per / base, work.sequences * per / sequence, work.tokens * per / token, work.kv_tokens * per / kv_token)
-        self._squares.learn(row, 1.0 + error, forgetting)
-        old = (before.base_s * base, before.sequence_s * sequence, before.token_s * token, before.kv_token_s * kv_token)
-        fitted = self._squares.solve(old, _INERTIA * per * per)
-        found = (fitted[0] / base, fitted[1] / sequence, fitted[2] / token, fitted[3] / kv_token)
+        error = max(-reach, min(reach, elapsed_s / predicted_s - 1.0))
+        parts = (1.0, work.sequences, work.tokens, work.kv_tokens, work.pairs)
+        row = [part / scale / predicted_s for part, scale in zip(parts, _SCALES, strict=True)]
+        inertia = _INERTIA / predicted_s**2
+        for i, a in enumerate(row):
+            self._moment[i] = _FORGETTING * self._moment[i] + a * (1.0 + error)
+            for j, b in enumerate(row):
+                self._information[i][j] = _FORGETTING * self._information[i][j] + a * b
+        old = (before.base_s, before.sequence_s, before.token_s, before.kv_token_s, before.pair_s)
+        known = [coefficient * scale for coefficient, scale in zip(old, _SCALES, strict=True)]
+        free = range(len(_SCALES))
+        if self.num_observed >= _SETTLED:
+            free = _OF_CHUNKS if work.tokens > work.sequences else _OF_DECODES
+        matrix = [[v + inertia * (i == j) for j, v in enumerate(line)] for i, line in enumerate(self._information)]
+        vector = [m + inertia * c for m, c in zip(self._moment, known, strict=True)]
+        fitted = [c / s for c, s in zip(solve_non_negative(matrix, vector, known, free), _SCALES, strict=True)]
         spread = before.spread + _SPREAD_GAIN * (_SPREAD_OF_MEAN * abs(error) - before.spread)
-        self.coefficients = StepCost(*found, spread=max(_LEAST_SPREAD, spread))
+        self.coefficients = StepCost(*fitted, spread=max(_LEAST_SPREAD, spread))
         self.num_observed += 1
+
+
+def solve_non_negative(
+    matrix: list[list[float]], vector: list[float], known: list[float], free: Iterable[int]
+) -> list[float]:
+    """x >= 0 that nearly solves `matrix` x = `vector` (symmetric, positive definite), `known` but for entries `free`.
+
+    While some free entry is negative, the most negative one is set to zero and the rest solved again.
+    """
+    solution, left = list(known), list(free)
+    for i in left:
+        solution[i] = 0.0
+    rest = [
+        value - sum(a * x for a, x in zip(line, solution, strict=True))
+        for line, value in zip(matrix, vector, strict=True)
+    ]
+    while left:
+        found = _solve([[matrix[i][j] for j in left] for i in left], [rest[i] for i in left])
+        least = min(range(len(left)), key=found.__getitem__)
+        if found[least] >= 0.0:
+            for i, value in zip(left, found, strict=True):
+                solution[i] = value
+            break
+        del left[least]
+    return solution
+
+
+def _solve(matrix: list[list[float]], vector: list[float]) -> list[float]:
+    """Gaussian elimination; a positive definite matrix needs no pivoting."""
+    size = len(vector)
+    rows = [[*line, value] for line, value in zip(matrix, vector, strict=True)]
+    for k in range(size):
+        for i in range(k + 1, size):
+            factor = rows[i][k] / rows[k][k]
+            for j in range(k, size + 1):
+                rows[i][j] -= factor * rows[k][j]
+    found = [0.0] * size
+    for k in reversed(range(size)):
+        found[k] = (rows[k][size] - sum(rows[k][j] * found[j] for j in range(k + 1, size))) / rows[k][k]
+    return found

@@ -6,18 +6,15 @@ slice and prompt tokens. Knows nothing of blocks or admission, and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
 from dataclasses import dataclass
-from itertools import chain
 
 from backend.errors import ConfigError
-from backend.sched.cost import CostModel, StepCost, Work, work_of
+from backend.sched.cost import CostModel, Work, work_of
+from backend.sched.room import divide, drafts_within, has_need
 from backend.sched.sequence import Sequence
 from backend.sched.view import Lane, View
 from backend.types import Step
-
-FLOOR_TOKENS = 16
-"""Prompt tokens in a step whatever the target says, so that prompts get on beside ever so many decodes."""
 
 IDLE_STRETCH = 4.0
 """How many targets a step may take while nobody waits for a next token; not more, for a chat may arrive."""
@@ -35,8 +32,6 @@ _SPREAD_DEADBAND = 0.02
 
 _MARGIN_SPREADS = 2.0
 _MAX_MARGIN = 0.3
-
-_LEAST_TOKEN_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,79 +92,30 @@ class LatencyTarget:
             self._planned = fresh
 
     def _plan(self, view: View, prompts: tuple[Sequence, ...]) -> Plan:
-        """Divide the step's time. Pure.
-
-        An image's next slice goes before prompt tokens if both fit. If the slice does not fit beside the floor, the two
-        take turns, so that neither makes the other's step longer and neither starves.
-        """
-        cost = self._planned
+        """Divide the step's time: guesses first, which take half of it at most where anybody else wants some. Pure."""
         if not self.cost.num_observed:
             return Plan(view.token_budget, None)
-        needs = _needs(view, prompts)
-        first_need = next(needs, None)
-        room_s, slice_s = self._room_s(view), self._next_slice_s(view)
-        drafts, drafts_s = self._drafts_within(view, room_s / 2 if first_need or view.images else room_s)
-        room_s -= drafts_s
-        booked = len(view.decodes) + drafts
-        floor_s = cost.sequence_s + FLOOR_TOKENS * cost.token_s
-        takes_turns = bool(view.images and view.decodes and first_need) and slice_s + floor_s > room_s
-        if takes_turns and view.step_id % 2 == 0:
-            return Plan(booked, 1, drafts)
-        wanted = () if first_need is None else chain((first_need,), needs)
-        fitting, wanted_s = _fill(wanted, room_s if takes_turns else room_s - slice_s, cost)
-        tokens = booked + max(FLOOR_TOKENS, fitting)
+        room_s = self._room_s(view)
+        wants_room = view.images or has_need(view, prompts)
+        drafts, drafts_s = drafts_within(view, room_s / 2 if wants_room else room_s, self._planned)
+        # No first token of a chat waits longer for pictures than its next ones will.
+        is_chat_first = not view.decodes and prompts and not prompts[0].is_background
+        share = divide(
+            view,
+            prompts,
+            room_s - drafts_s,
+            self._planned,
+            self.cost.slices,
+            most_for_slices_s=self.target_s if is_chat_first else math.inf,
+        )
+        tokens = len(view.decodes) + drafts + share.tokens
         trusted = max(view.token_budget, _TRUST * self.cost.max_tokens)
-        spare_s = room_s - wanted_s
-        if not view.decodes and prompts and not prompts[0].is_background:
-            # No first token of a chat waits longer for pictures than its next ones will.
-            spare_s = min(spare_s, self.target_s)
-        slices = 0 if takes_turns else self.cost.slices.num_within(view.images, spare_s)
-        return Plan(min(tokens, trusted, view.hard_num_tokens), slices, drafts)
+        return Plan(min(tokens, trusted, view.hard_num_tokens), share.slices, drafts)
 
     def _room_s(self, view: View) -> float:
         """Seconds left for prompts and slices, a margin for noise kept back."""
-        cost, num_decodes = self._planned, len(view.decodes)
-        allowed_s = self.target_s / (1.0 + min(_MAX_MARGIN, _MARGIN_SPREADS * cost.spread))
-        if not num_decodes:
-            return allowed_s * IDLE_STRETCH - cost.base_s
-        return allowed_s - cost.forward_s(Work(num_decodes, num_decodes, sum(seq.total for seq in view.decodes)))
-
-    def _drafts_within(self, view: View, room_s: float) -> tuple[int, float]:
-        """How many guesses end within `room_s`, and their seconds; each is priced as the longest decode would be."""
-        if not view.num_drafts:
-            return 0, 0.0
         cost = self._planned
-        draft_s = cost.sequence_s + cost.token_s + cost.kv_token_s * max(seq.total for seq in view.decodes)
-        fitting = max(0, int(room_s / max(_LEAST_TOKEN_S, draft_s)))
-        number = min(view.num_drafts, fitting, max(0, view.token_budget - len(view.decodes)))
-        return number, number * draft_s
-
-    def _next_slice_s(self, view: View) -> float:
-        """Seconds of the slice that is due; 0 if none is, or none was ever timed."""
-        if not view.images:
-            return 0.0
-        return self.cost.slices.slice_s(view.images[0].image, view.images[0].first_slice) or 0.0
-
-
-def _needs(view: View, prompts: Iterable[Sequence]) -> Iterator[tuple[int, int]]:
-    """(tokens computed, tokens that could be computed now) of each prompt that need not wait for an image first."""
-    missing = {encode.image.key for encode in view.images}
-    for seq in prompts:
-        spans = (span for span in seq.pending_spans() if seq.is_queued or span.key in missing)
-        end = next((max(span.start, seq.computed) for span in spans), seq.total)
-        if end > seq.computed:
-            yield seq.computed, end - seq.computed
-
-
-def _fill(needs: Iterable[tuple[int, int]], room_s: float, cost: StepCost) -> tuple[int, float]:
-    """How many tokens fit into `room_s`, were there ever more of them, and the seconds of those that there are."""
-    token_s = max(_LEAST_TOKEN_S, cost.token_s + cost.kv_token_s)
-    num_fitting, used_s = 0, 0.0
-    for computed, missing in needs:
-        used_s += cost.sequence_s + cost.kv_token_s * computed
-        fitting = max(0, int((room_s - used_s) / token_s))
-        if fitting < missing:
-            return num_fitting + fitting, room_s
-        num_fitting += missing
-        used_s += missing * token_s
-    return num_fitting + max(0, int((room_s - used_s) / token_s)), used_s
+        allowed_s = self.target_s / (1.0 + min(_MAX_MARGIN, _MARGIN_SPREADS * cost.spread))
+        if not view.decodes:
+            return allowed_s * IDLE_STRETCH - cost.base_s
+        return allowed_s - cost.forward_s(Work.of_decodes(seq.total for seq in view.decodes))

@@ -12,12 +12,13 @@ from typing import Protocol
 from backend.errors import ConfigError
 from backend.sched.cost import CostModel, Work
 from backend.sched.latency_target import LatencyTarget
+from backend.sched.room import Share, divide, drafts_within, has_need
 from backend.sched.sequence import Sequence
 from backend.sched.view import Lane, View
 from backend.types import Step
 
-BUSY_ENCODER_S = 0.010
-"""Encoder time in a step beside decodes, where those take less."""
+BUSY_ROOM_S = 0.010
+"""Time in a step beside decodes, where those take less: for encoder slices, and for prompts whose budget is by time."""
 
 IDLE_ENCODER_S = 0.2
 """The same while nobody waits for a next token: what comes meanwhile waits so long at most."""
@@ -66,12 +67,7 @@ class FixedBudget:
         """
         if not view.images:
             return None
-        decodes = view.decodes
-        room_s = IDLE_ENCODER_S
-        if decodes:
-            work = Work(len(decodes), len(decodes), sum(seq.total for seq in decodes))
-            room_s = max(BUSY_ENCODER_S, self.cost.coefficients.forward_s(work))
-        return self.cost.slices.num_within(view.images, room_s)
+        return self.cost.slices.num_within(view.images, self._room_s(view) if view.decodes else IDLE_ENCODER_S)
 
     def drafts(self, view: View) -> int:
         """What is left of the budget after every decode got its token; half of it where prompts want some."""
@@ -82,15 +78,57 @@ class FixedBudget:
         """Keep the cost model up to date."""
         self.cost.observe(step, elapsed_s)
 
+    def _room_s(self, view: View) -> float:
+        """What a step may take beyond its decodes: as long as those, or 10 ms."""
+        work = Work.of_decodes(seq.total for seq in view.decodes)
+        return max(BUSY_ROOM_S, self.cost.coefficients.forward_s(work))
+
 
 class StallFree(FixedBudget):
-    """Every running decode first, then prompts by class, until the token budget is full (Sarathi-Serve)."""
+    """Every running decode first, then prompts by class, until the token budget is full (Sarathi-Serve).
+
+    A budget that nobody chose is full sooner, beside decodes: prompts and encoder slices then share the time that
+    slices have elsewhere, whatever a token costs on this machine. Guesses get as much where there are neither, and half
+    of it on top of them.
+    """
 
     name = "stall-free"
 
     def lanes(self, view: View) -> tuple[Lane, ...]:
         """Decodes, then running prompts and admission, interactive before background."""
-        return (Lane(view.decodes, view.token_budget), Lane(view.prompts, view.token_budget))
+        prompts = view.prompts
+        share = self._share(view, prompts)
+        tokens = view.token_budget
+        if share is not None:
+            tokens = min(tokens, len(view.decodes) + self.drafts(view) + share.tokens)
+        return (Lane(view.decodes, tokens), Lane(prompts, tokens))
+
+    def slices(self, view: View) -> int | None:
+        """As under any budget of the operator's; one by time leaves slices what prompts leave of their common room.
+
+        Under that one, an image that only now gets a place begins in the next step.
+        """
+        share = self._share(view, view.prompts)
+        return super().slices(view) if share is None else share.slices
+
+    def drafts(self, view: View) -> int:
+        """As under any budget of the operator's; under one by time they end in time, too."""
+        drafts = super().drafts(view)
+        if not drafts or not self._goes_by_time(view):
+            return drafts
+        room_s = self._room_s(view)
+        has_other_work = view.images or has_need(view, view.prompts)
+        return min(drafts, drafts_within(view, room_s / 2 if has_other_work else room_s, self.cost.coefficients)[0])
+
+    def _goes_by_time(self, view: View) -> bool:
+        """Whether the step is bounded in seconds: somebody decodes, nobody chose the budget, and costs are known."""
+        return not view.is_budget_exact and bool(view.decodes) and self.cost.num_observed > 0
+
+    def _share(self, view: View, prompts: tuple[Sequence, ...]) -> Share | None:
+        """The room beside decodes, divided; None where there is no such bound."""
+        if not self._goes_by_time(view):
+            return None
+        return divide(view, prompts, self._room_s(view), self.cost.coefficients, self.cost.slices)
 
 
 class PrefillFirst(FixedBudget):

@@ -22,7 +22,7 @@ from backend.sched.invariants import check_sequences
 from backend.sched.limits import check_limits, check_request, check_token_budget, context_len
 from backend.sched.policy import Policy
 from backend.sched.sequence import SeqState, Sequence
-from backend.sched.speculator import Speculator
+from backend.sched.speculator import Speculator, dealt
 from backend.sched.view import View
 from backend.types import (
     FinishReason,
@@ -49,6 +49,7 @@ class Scheduler:
         self._limits = limits
         self._context_len = context_len(limits)
         self._token_budget = limits.max_num_batched_tokens
+        self._is_budget_exact = limits.is_token_budget_exact
         self._step_token_budget = limits.max_num_batched_tokens
         self._pool = BlockPool(limits.num_blocks, limits.block_size)
         self._ledger = EncoderLedger(limits.encoder_cache_embeds)
@@ -88,10 +89,16 @@ class Scheduler:
         self._retire(seq)
         return True
 
-    def set_token_budget(self, num_tokens: int) -> None:
-        """Change the soft token budget from the next step on; raises ConfigError naming the limit it breaks."""
-        check_token_budget(num_tokens, self._limits)
-        self._token_budget = num_tokens
+    def set_token_budget(self, num_tokens: int | None) -> None:
+        """Change the soft token budget from the next step on; raises ConfigError naming the limit it breaks.
+
+        A number is meant exactly; None is the limits' own, below which the policy may go by time.
+        """
+        if num_tokens is not None:
+            check_token_budget(num_tokens, self._limits)
+        self._token_budget = self._limits.max_num_batched_tokens if num_tokens is None else num_tokens
+        self._step_token_budget = self._token_budget
+        self._is_budget_exact = num_tokens is not None
 
     def has_work(self) -> bool:
         """Whether any request is alive, or an image half encoded that none of them needs."""
@@ -112,7 +119,7 @@ class Scheduler:
         guesses = self._speculator.propose(decodes, self.policy.cost, self._context_len)
         view = self._view(tuple(decodes), tuple(prefills), sum(map(len, guesses.values())))
         lanes, num_slices = self.policy.lanes(view), self.policy.slices(view)
-        booking = Booking(view.step_id, view.hard_num_tokens, guesses, self._num_drafts(view))
+        booking = Booking(view.step_id, view.hard_num_tokens, dealt(guesses, self._num_drafts(view)))
         self._step_token_budget = max(lane.tokens for lane in lanes)
         for lane in lanes:
             before = booking.num_tokens
@@ -220,6 +227,7 @@ class Scheduler:
             hard_num_tokens=self._limits.hard_num_batched_tokens,
             images=images_to_encode(self._running, self._ledger),
             num_drafts=num_drafts,
+            is_budget_exact=self._is_budget_exact,
         )
 
     def _book(self, seq: Sequence, soft_room: int, booking: Booking) -> None:

@@ -25,9 +25,13 @@ _Kind = tuple[int, int]
 
 
 class SliceCosts:
-    """Seconds of each slice, by kind of picture; at most 64 kinds, the longest unused is forgotten."""
+    """Seconds of each slice, by kind of picture; at most 64 kinds, the longest unused is forgotten.
+
+    `pace` multiplies all of them: it is for whoever sees from other work, too, how fast the machine is at the moment.
+    """
 
     def __init__(self) -> None:
+        self.pace = 1.0
         self._costs_by_kind: OrderedDict[_Kind, list[float | None]] = OrderedDict()
         self._rate_s: float | None = None
 
@@ -37,10 +41,10 @@ class SliceCosts:
         if costs is not None:
             known_s = costs[index]
             if known_s is not None:
-                return known_s
+                return known_s * self.pace
             timed = [cost for cost in costs if cost is not None]
-            return sum(timed) / len(timed)
-        return None if self._rate_s is None else self._rate_s * _size(image)
+            return sum(timed) / len(timed) * self.pace
+        return None if self._rate_s is None else self._rate_s * _size(image) * self.pace
 
     def total_s(self, encodes: Iterable[EncodeSlice]) -> float:
         """Seconds of all these slices; what is unknown counts nothing."""
@@ -79,7 +83,7 @@ class SliceCosts:
         for (image, index), expected_s in zip(slices, expected, strict=True):
             costs = self._costs(image)
             is_first = costs[index] is None
-            cost_s = expected_s * (ratio if is_first else 1.0 + _GAIN * (bounded - 1.0))
+            cost_s = expected_s * (ratio if is_first else 1.0 + _GAIN * (bounded - 1.0)) / self.pace
             costs[index] = cost_s
             rate_s = cost_s / _size(image)
             self._rate_s = rate_s if self._rate_s is None else self._rate_s + _RATE_GAIN * (rate_s - self._rate_s)

@@ -7,7 +7,7 @@ without paying, for whatever is said next is compared with what was guessed. Kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 
 from backend.sched.acceptance import Acceptance
@@ -89,13 +89,23 @@ class Speculator:
         return proposals
 
 
+def dealt(guesses: Mapping[str, tuple[int, ...]], number: int) -> dict[str, tuple[int, ...]]:
+    """The first `number` of `guesses`, dealt round by round: the sooner a guess comes, the likelier it is."""
+    depths = dict.fromkeys(guesses, 0)
+    while number > 0 and (open_ids := [key for key, depth in depths.items() if depth < len(guesses[key])]):
+        for request_id in open_ids[:number]:
+            depths[request_id] += 1
+        number -= len(open_ids)
+    return {request_id: guesses[request_id][:depth] for request_id, depth in depths.items() if depth}
+
+
 def price(decodes: Seq[Sequence], cost: StepCost) -> float:
     """The odds at which a guess is as good as none: the share of a decode step that its rows make up.
 
     With n answers running a row more costs 1/n of that share, and a guess come true saves 1/n of the step. 1 while
     nothing was measured.
     """
-    step_s = cost.forward_s(Work(len(decodes), len(decodes), sum(seq.total for seq in decodes)))
+    step_s = cost.forward_s(Work.of_decodes(seq.total for seq in decodes))
     return 1.0 - cost.base_s / step_s if step_s > 0.0 else 1.0
 
 

@@ -17,8 +17,8 @@ class View:
 
     `decodes` need only their newest token computed, `prefills` run with more than that left, `waiting` are queued.
     `images` is what is left to encode of each image that the running need. `token_budget` is the operator's soft
-    budget, `hard_num_tokens` what the step's memory can hold. `num_drafts` counts guesses at tokens of `decodes` that
-    are worth their price.
+    budget, or with `is_budget_exact` false a default one, which is for the policy to go below; `hard_num_tokens` is
+    what the step's memory can hold. `num_drafts` counts guesses at tokens of `decodes` that are worth their price.
     """
 
     step_id: int
@@ -29,6 +29,7 @@ class View:
     hard_num_tokens: int
     images: tuple[EncodeSlice, ...] = ()
     num_drafts: int = 0
+    is_budget_exact: bool = True
 
     @property
     def prompts(self) -> tuple[Sequence, ...]:

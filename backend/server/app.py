@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -35,8 +35,8 @@ from backend.setting import listed
 MAX_STEPS = 2048
 
 _CHANGE_HELP = (
-    'the body must hold at least one of "max_num_batched_tokens" (a whole number), "step_policy" (a name) and '
-    '"target_itl_ms" (a number above 0), and nothing else'
+    'the body must hold at least one of "max_num_batched_tokens" (a whole number, or "auto"), '
+    '"step_policy" (a name) and "target_itl_ms" (a number above 0), and nothing else'
 )
 
 
@@ -164,7 +164,7 @@ class EngineChange(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens: int | Literal["auto"] | None = None
     step_policy: str | None = None
     target_itl_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
@@ -183,12 +183,14 @@ def _parse_change(body: bytes) -> EngineChange:
 def _head(service: Service) -> dict[str, Any]:
     """The settings that explain the steps; the slider's bounds are `max_num_seqs` and the hard bound.
 
+    `is_budget_exact` is false while the token budget is only the most that a policy may go up to by time.
     `step_token_budget` is what the policy allowed the latest step; `target_itl_ms` is null unless the policy has one.
     """
     engine = service.engine
     target_s = engine.target_s
     return {
         "max_num_batched_tokens": engine.token_budget,
+        "is_budget_exact": engine.is_budget_exact,
         "max_num_seqs": engine.limits.max_num_seqs,
         "hard_num_batched_tokens": engine.limits.hard_num_batched_tokens,
         "step_policy": engine.step_policy,

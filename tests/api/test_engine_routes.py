@@ -38,6 +38,7 @@ def test_steps_and_their_paging(scripted: Start) -> None:
         steps = body.pop("steps")
         assert body == {
             "max_num_batched_tokens": 64,
+            "is_budget_exact": True,
             "max_num_seqs": 8,
             "hard_num_batched_tokens": 256,
             "step_policy": "stall-free",
@@ -84,6 +85,9 @@ def test_the_budget_is_felt_at_once(scripted: Start) -> None:
         assert reply.json()["max_num_batched_tokens"] == 16
         ask(rig.live, "x" * 100)
         assert max(s["prefill_tokens"] for s in http.get("/engine/steps").json()["steps"]) == 16
+        assert reply.json()["is_budget_exact"]
+        auto = http.patch("/engine/config", json={"max_num_batched_tokens": "auto"}).json()
+        assert (auto["max_num_batched_tokens"], auto["is_budget_exact"]) == (64, False)
 
 
 def test_the_policy_is_switched_while_it_runs_and_keeps_what_was_learned(scripted: Start) -> None:

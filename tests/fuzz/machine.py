@@ -21,6 +21,7 @@ class Machine:
     sequence_s: float = 0.0008
     token_s: float = 0.0005
     kv_token_s: float = 0.4e-6
+    pair_s: float = 0.0
     slice_s: tuple[float, ...] = (0.008, 0.004, 0.012)
     noise: float = 0.0
     hiccup_odds: float = 0.0
@@ -35,7 +36,7 @@ class Machine:
     def exact_s(self, step: Step) -> float:
         """Seconds without noise."""
         work = work_of(step.chunks)
-        seconds = self.sequence_s * work.sequences + self.kv_token_s * work.kv_tokens
+        seconds = self.sequence_s * work.sequences + self.kv_token_s * work.kv_tokens + self.pair_s * work.pairs
         seconds += self.base_s if work.sequences else 0.0
         seconds += self.token_s * work.tokens**self.token_power
         for encode in step.encodes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from backend.errors import ConfigError, Overloaded, Rejected
-from backend.sched.cost import CostModel, Work
+from backend.sched.cost import CostModel, Work, work_of
 from backend.sched.policy import POLICIES, Policy, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState
@@ -33,6 +33,7 @@ class Outcome:
     num_rejected: int = 0
     num_drafts: int = 0
     num_accepted: int = 0
+    num_by_time: int = 0
 
 
 class WatchedPolicy:
@@ -94,6 +95,8 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
         runner.may_encode_at_will = _goes_by_time(step, policy)
         if policy.name != "prefill-first":
             _check_no_decode_is_stalled(step, policy.view)
+        if policy.name == "stall-free":
+            outcome.num_by_time += _prompt_goes_by_time(step, policy)
         result = runner.execute(step, *_failures(rng, trace, step))
         if rng.random() < trace.cancel_odds / 4 and step.chunks:
             _cancel(rng.choice(step.chunks).request_id, scheduler, runner)
@@ -113,7 +116,9 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
 def _step_bound(trace: Trace) -> int:
     """Twice the steps it would take to serve one request after the other, and the time until all have arrived."""
     budget = trace.limits.max_num_batched_tokens
-    if trace.budget_odds or trace.switch_odds or trace.policy == "latency-target":
+    if trace.budget_odds or trace.switch_odds or not trace.limits.is_token_budget_exact:
+        budget = min(budget, trace.limits.max_num_seqs)
+    if trace.policy == "latency-target":
         budget = min(budget, trace.limits.max_num_seqs)
     tokens = sum(1 + len(r.prompt.token_ids) // budget + r.sampling.max_tokens for r in trace.requests)
     slices = sum(image.num_slices for r in trace.requests for image in r.prompt.images)
@@ -141,8 +146,10 @@ def _disturb(rng: random.Random, trace: Trace, scheduler: Scheduler, runner: Con
     if rng.random() < trace.budget_odds:
         budget = rng.randint(1, trace.limits.hard_num_batched_tokens + 5)
         allowed = trace.limits.max_num_seqs <= budget <= trace.limits.hard_num_batched_tokens
+        goes_by_time = budget % 4 == 0 and not trace.limits.is_token_budget_exact
+        allowed |= goes_by_time
         try:
-            scheduler.set_token_budget(budget)
+            scheduler.set_token_budget(None if goes_by_time else budget)
         except ConfigError:
             assert not allowed
         else:
@@ -191,10 +198,31 @@ def _goes_by_time(step: Step, policy: WatchedPolicy) -> bool:
         return False
     room_s = 0.2
     if view.decodes:
-        decodes = Work(len(view.decodes), len(view.decodes), sum(seq.total for seq in view.decodes))
+        decodes = Work.of_decodes(seq.total for seq in view.decodes)
         room_s = max(0.01, cost.coefficients.forward_s(decodes))
     num_fitting = sum(total_s <= room_s + 1e-9 for total_s in accumulate(c or 0.0 for c in costs))
     assert step.num_encoder_slices <= max(1, num_fitting), "slices take longer than they may"
+    return True
+
+
+def _prompt_goes_by_time(step: Step, policy: WatchedPolicy) -> bool:
+    """Whether a prompt was given tokens by what they cost; checks that they end in the time that there is for them.
+
+    Priced from the step as it came out, not as it was planned. Steps with other prompts than the first one are passed
+    over, and a span that may not be split, which takes what it takes.
+    """
+    view, cost = policy.view, policy.cost
+    assert view is not None
+    chunks = [chunk for chunk in step.chunks if not chunk.is_decode]
+    if view.is_budget_exact or not view.decodes or not cost.num_observed or len(chunks) != 1:
+        return False
+    (chunk,) = chunks
+    if chunk.request_id != view.prompts[0].request_id or any(embed.atomic for embed in chunk.embeds):
+        return False
+    decodes = Work.of_decodes(seq.total for seq in view.decodes)
+    room_s = max(0.01, cost.coefficients.forward_s(decodes))
+    taken_s = cost.coefficients.forward_s(work_of(chunks)) - cost.coefficients.base_s
+    assert chunk.num_tokens <= 16 or taken_s <= room_s * (1 + 1e-6), "a prompt chunk takes longer than it may"
     return True
 
 

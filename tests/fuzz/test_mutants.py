@@ -18,6 +18,7 @@ from backend.sched.encoder_ledger import EncoderLedger
 from backend.sched.policy import PrefillFirst, StallFree, View
 from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState, Sequence
+from backend.sched.view import Lane
 from backend.types import Chunk, ImageInput, StepResult, TokenEvent
 from tests.fuzz.player import play
 from tests.fuzz.traces import make_trace
@@ -201,7 +202,11 @@ def split_atomic_spans(patch: Patch) -> None:
 
 def ignore_the_memory_bound(patch: Patch) -> None:
     patch.setattr(backend.sched.booking.Booking, "hard_room", 10**6)
-    patch.setattr(PrefillFirst, "lanes", StallFree.lanes)
+
+    def lanes(policy: PrefillFirst, view: View) -> Any:
+        return (Lane(view.decodes, view.token_budget), Lane(view.prompts, view.token_budget))
+
+    patch.setattr(PrefillFirst, "lanes", lanes)
 
 
 def count_outputs_from_zero_after_preemption(patch: Patch) -> None:

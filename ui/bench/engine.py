@@ -6,10 +6,10 @@ A server without it is recognised as another one. Steps are put onto this proces
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
@@ -83,7 +83,7 @@ class Engine:
             pass
         return steps
 
-    def set_budget(self, num_tokens: int) -> None:
+    def set_budget(self, num_tokens: int | Literal["auto"]) -> None:
         """Change the token budget of a step; raises `UsageError` with the engine's own reason."""
         try:
             reply = self._http.patch("/engine/config", json={"max_num_batched_tokens": num_tokens})
@@ -95,15 +95,16 @@ class Engine:
         raise UsageError(f"the engine did not take a token budget of {num_tokens}: {reason}")
 
     @contextmanager
-    def budget_restored(self, num_tokens: int, say: Say) -> Iterator[None]:
-        """Set the budget back to `num_tokens` on every way out, and say so if that fails."""
+    def budget_restored(self, settings: Mapping[str, Any], say: Say) -> Iterator[None]:
+        """Set the budget back to what `settings` say on every way out, and say so if that fails."""
+        before = settings["max_num_batched_tokens"] if settings.get("is_budget_exact", True) else "auto"
         try:
             yield
         finally:
             try:
-                self.set_budget(num_tokens)
+                self.set_budget(before)
             except UsageError as error:
-                say(f"the token budget could not be set back to {num_tokens}: {error}")
+                say(f"the token budget could not be set back to {before}: {error}")
 
     def _get(self, **params: int) -> dict[str, Any]:
         reply = self._http.get("/engine/steps", params=params)

@@ -78,7 +78,7 @@ def tune(
             tried.extend(given or default_budgets(bench.settings))
             check_budgets(tried, bench.settings)
             meter.expect(1 + len(tried) * runs)
-            with bench.engine.budget_restored(bench.settings["max_num_batched_tokens"], meter.say):
+            with bench.engine.budget_restored(bench.settings, meter.say):
                 await sweep(bench, bench.engine, load, tried, runs)
 
     ending = finish(work(), bench, meter)

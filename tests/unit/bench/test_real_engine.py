@@ -40,6 +40,7 @@ def test_chat_under_camera(engine: Live, command: Command, tmp_path: Path) -> No
 
 def test_tune(engine: Live, command: Command) -> None:
     before = engine.service.engine.token_budget
+    assert not engine.service.engine.is_budget_exact, "nobody chose one"
     done = command(
         "tune", "--base-url", engine.base_url, "--budgets", "32,128", "--duration", 1, "--rate", 5, "--mix", "chat",
     )  # fmt: skip
@@ -47,3 +48,4 @@ def test_tune(engine: Live, command: Command) -> None:
     assert [point["max_num_batched_tokens"] for point in done.report["points"]] == [32, 128]
     assert all(point["num_failed"] == 0 for point in done.report["points"])
     assert engine.service.engine.token_budget == before
+    assert not engine.service.engine.is_budget_exact, "it goes by time again"

@@ -13,7 +13,7 @@ from backend.sched.cost import CostModel
 from backend.sched.policy import StallFree
 from backend.sched.scheduler import Scheduler
 from backend.service import settle_target
-from backend.types import SchedulerLimits, Step, StepResult
+from backend.types import Prepared, Request, SamplingParams, SchedulerLimits, Step, StepResult
 from tests.api.scripted import ScriptedAdapter, ScriptedRunner, scripted_limits
 from tests.fuzz.machine import Machine
 
@@ -49,6 +49,19 @@ def test_it_learns_every_part_and_leaves_the_scheduler_idle_and_as_it_was() -> N
     for step in steps[-20:]:
         assert 0.5 < cost.predict_s(step) / MACHINE.exact_s(step) < 3.0
     assert cost.max_tokens == 320
+
+
+def test_the_parts_without_pictures_are_enough_for_a_budget_by_time() -> None:
+    limits = scripted_limits(max_model_len=1024, hard_num_batched_tokens=512, is_token_budget_exact=False)
+    scheduler, runner = Scheduler(limits, StallFree()), MachineRunner(ADAPTER)
+    cost = Profile(ADAPTER, scheduler, runner, limits).run_text()
+    assert not scheduler.has_work()
+    assert not any(step.encodes for step in runner.steps)
+    assert 0.5 < cost.coefficients.token_s / MACHINE.token_s < 10.0
+    scheduler.submit(Request("r", Prepared((1,), (), (), (range(1),)), SamplingParams(2)))
+    step = scheduler.schedule()
+    assert step is not None
+    assert (scheduler.stats().step_token_budget, step.num_prefill_tokens) == (64, 1), "its own budget is back"
 
 
 def test_a_tight_server_is_profiled_as_far_as_it_goes() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from backend.sched.cost import CostModel, StepCost, Work, work_of
-from backend.sched.least_squares import Four, LeastSquares, solve_non_negative
+from backend.sched.cost import CostModel, StepCost, Work, solve_non_negative, work_of
 from backend.types import Chunk, EncodeSlice, SamplingParams, Step
 from tests.fuzz.machine import Machine
 from tests.unit.sched.builders import image
@@ -48,11 +47,13 @@ def errors(cost: CostModel, machine: Machine, steps: Iterable[Step]) -> list[flo
 
 
 def test_work_counts_the_context_that_each_chunk_reads() -> None:
-    assert work_of(step_of([9, 99], [(10, 20)]).chunks) == Work(sequences=3, tokens=22, kv_tokens=10 + 100 + 30)
+    assert work_of(step_of([9, 99], [(10, 20)]).chunks) == Work(
+        sequences=3, tokens=22, kv_tokens=10 + 100 + 30, pairs=10 + 100 + sum(range(11, 31))
+    )
 
 
 def test_a_step_without_tokens_costs_no_base() -> None:
-    assert StepCost(1.0, 1.0, 1.0, 1.0).forward_s(Work(0, 0, 0)) == 0.0
+    assert StepCost(1.0, 1.0, 1.0, 1.0, 1.0).forward_s(Work(0, 0, 0, 0)) == 0.0
 
 
 def test_an_exact_machine_is_recovered_exactly() -> None:
@@ -95,6 +96,27 @@ def test_it_follows_a_machine_that_changes_its_speed(slowdown: float) -> None:
     assert off[len(off) // 2] < 0.1
 
 
+def test_what_a_prompt_token_costs_follows_the_pace_that_decodes_show() -> None:
+    """On a machine that became twice as slow, or as fast, while only decodes ran."""
+    for slowdown in (2.0, 0.5):
+        machine = Machine(noise=0.05)
+        cost = learn(machine, mixed_steps(200))
+        machine.slowdown = slowdown
+        learn(machine, [step_of([100 + i, 50]) for i in range(60)], cost)
+        assert cost.coefficients.token_s == pytest.approx(0.0005 * slowdown, rel=0.3)
+        chunk_beside = step_of([150, 100], [(20, 20)])
+        assert cost.predict_s(chunk_beside) == pytest.approx(machine.exact_s(chunk_beside), rel=0.2)
+
+
+def test_what_a_chunk_costs_behind_a_long_context_is_learned_apart_from_what_decodes_read() -> None:
+    machine = Machine(kv_token_s=1e-6, pair_s=0.5e-6, noise=0.05)
+    rng = random.Random(5)
+    steps = [step_of([rng.randrange(900)] * 2, [(64 * i % 4000, 64)] if i % 2 else []) for i in range(200)]
+    cost = learn(machine, steps)
+    for seen in (step_of([500, 500]), step_of([500, 500], [(3500, 20)]), step_of([500], [(100, 60)])):
+        assert cost.predict_s(seen) == pytest.approx(machine.exact_s(seen), rel=0.15)
+
+
 def test_what_steps_say_nothing_about_stays_known() -> None:
     """A thousand decodes of one sequence do not wear out what a prompt token costs."""
     machine = Machine(noise=0.1)
@@ -109,7 +131,7 @@ def test_coefficients_are_never_negative() -> None:
     for step in mixed_steps(300, seed=3):
         cost.observe(step, rng.choice((1e-6, 1e-3, 1.0)))
         found = cost.coefficients
-        assert min(found.base_s, found.sequence_s, found.token_s, found.kv_token_s) >= 0.0
+        assert min(found.base_s, found.sequence_s, found.token_s, found.kv_token_s, found.pair_s) >= 0.0
 
 
 @pytest.mark.parametrize("elapsed_s", [0.0, -1.0, float("inf"), float("nan")])
@@ -132,37 +154,15 @@ def test_slices_are_learned_one_by_one_from_mixed_steps() -> None:
 
 
 def test_it_explains_itself() -> None:
-    assert str(StepCost(0.010, 0.0008, 0.0005, 0.4e-6, 0.07)) == (
-        "10.00 ms a step + 0.80 ms a sequence + 0.500 ms a token + 0.40 µs a token of KV, ± 7%"
+    assert str(StepCost(0.010, 0.0008, 0.0005, 0.4e-6, 0.05e-6, 0.07)) == (
+        "10.00 ms a step + 0.80 ms a sequence + 0.500 ms a token + 0.40 µs a token of KV + 0.05 µs a "
+        "token and one before it, ± 7%"
     )
 
 
 def test_non_negative_solutions() -> None:
-    assert solve_non_negative([[2.0, 0.0], [0.0, 4.0]], [2.0, 2.0]) == [1.0, 0.5]
-    assert solve_non_negative([[2.0, 1.0], [1.0, 2.0]], [4.0, -1.0]) == [2.0, 0.0]
-    assert solve_non_negative([[1.0, 0.0], [0.0, 1.0]], [-1.0, -1.0]) == [0.0, 0.0]
-
-
-def test_squares_written_out_are_those_of_loops() -> None:
-    chance = random.Random(0)
-    squares = LeastSquares()
-    moment, information = [0.0] * 4, [[0.0] * 4 for _ in range(4)]
-    num_negative = 0
-    for _ in range(300):
-        row, value, memory = [chance.random() for _ in range(4)], chance.uniform(0.0, 2.0), chance.choice((0.98, 0.9))
-        near, inertia = [chance.random() for _ in range(4)], chance.choice((0.1, 10.0))
-        squares.learn(_four(row), value, memory)
-        for i in range(4):
-            moment[i] = memory * moment[i] + row[i] * value
-            for j in range(4):
-                information[i][j] = memory * information[i][j] + row[i] * row[j]
-        matrix = [[v + inertia * (i == j) for j, v in enumerate(line)] for i, line in enumerate(information)]
-        expected = solve_non_negative(matrix, [m + inertia * x for m, x in zip(moment, near, strict=True)])
-        assert squares.solve(_four(near), inertia) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-        num_negative += 0.0 in expected
-    assert 20 < num_negative < 280, "both ways of solving must be seen"
-
-
-def _four(values: list[float]) -> Four:
-    first, second, third, fourth = values
-    return first, second, third, fourth
+    both, zeros = range(2), [0.0, 0.0]
+    assert solve_non_negative([[2.0, 0.0], [0.0, 4.0]], [2.0, 2.0], zeros, both) == [1.0, 0.5]
+    assert solve_non_negative([[2.0, 1.0], [1.0, 2.0]], [4.0, -1.0], zeros, both) == [2.0, 0.0]
+    assert solve_non_negative([[1.0, 0.0], [0.0, 1.0]], [-1.0, -1.0], zeros, both) == [0.0, 0.0]
+    assert solve_non_negative([[2.0, 1.0], [1.0, 2.0]], [4.0, 9.0], [7.0, 1.0], (0,)) == [1.5, 1.0]

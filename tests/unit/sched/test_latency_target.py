@@ -10,7 +10,8 @@ import pytest
 
 from backend.errors import ConfigError
 from backend.sched.cost import CostModel
-from backend.sched.latency_target import FLOOR_TOKENS, LatencyTarget
+from backend.sched.latency_target import LatencyTarget
+from backend.sched.room import FLOOR_TOKENS
 from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState, Sequence
 from backend.sched.view import View

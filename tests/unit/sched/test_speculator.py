@@ -11,7 +11,7 @@ from backend.sched.answer import cut_answer, num_open
 from backend.sched.blocks import BlockPool
 from backend.sched.cost import CostModel, StepCost
 from backend.sched.sequence import Sequence
-from backend.sched.speculator import Speculator, price
+from backend.sched.speculator import Speculator, dealt, price
 from backend.types import FinishReason, SamplingParams
 from tests.fuzz.machine import Machine
 from tests.unit.sched.builders import World, image, request, sequence
@@ -182,3 +182,11 @@ def test_a_copied_answer_takes_fewer_steps(policy: str) -> None:
     assert guessed == plain
     assert len(plain) == 60
     assert fast < 0.7 * slow
+
+
+def test_few_guesses_are_dealt_round_by_round_the_soonest_first() -> None:
+    guesses = {"a": (1, 2, 3, 4), "b": (5,), "c": (6, 7, 8)}
+    assert dealt(guesses, 0) == {}
+    assert dealt(guesses, 2) == {"a": (1,), "b": (5,)}
+    assert dealt(guesses, 6) == {"a": (1, 2, 3), "b": (5,), "c": (6, 7)}
+    assert dealt(guesses, 99) == guesses
