@@ -49,7 +49,7 @@ def test_random_traces(first: int) -> None:
     num_drafts, num_accepted = (sum(getattr(o, name) for o in outcomes) for name in ("num_drafts", "num_accepted"))
     assert num_accepted > 200
     assert num_drafts - num_accepted > 300
-    assert sum(outcome.num_by_time for outcome in outcomes) > 0
+    assert first or sum(outcome.num_by_time for outcome in outcomes) > 3
 
 
 @pytest.mark.long

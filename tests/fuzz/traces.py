@@ -81,7 +81,7 @@ def make_trace(seed: int) -> Trace:
         max_num_waiting=rng.choice((3, 1024, 1024, 1024)),
         background_aging_steps=rng.choice((1, 10, 256)),
         num_speculative_tokens=num_speculative_tokens,
-        is_token_budget_exact=random.Random(seed + 4).random() < 0.5,
+        is_token_budget_exact=random.Random(seed + 4).random() < 0.7,
     )
     return Trace(
         seed=seed,
