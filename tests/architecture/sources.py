@@ -9,6 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+README_PAGES = tuple(
+    Path(name) / "README.md" for name in (".", "ui", "pipeline", "backend", "backend/server", "tests/bench")
+)
+"""README and the pages it leads to, each beside the code it tells of; relative paths."""
+
 
 def tracked_files() -> list[Path]:
     """Every file git tracks, plus new ones it does not ignore; absolute paths."""

@@ -1,4 +1,4 @@
-"""README and docs/ against the program: flags, files and links they name exist, and no flag is missing."""
+"""README and the packages' own pages against the program: flags, files and links exist, and no flag is missing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import pytest
 import typer
 
 from backend.server.protocol import LABELS, UNSUPPORTED, ChatRequest
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import README_PAGES, ROOT
 from ui.cli import cli
 
-PAGES = {
-    path.relative_to(ROOT): path.read_text(encoding="utf-8")
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-}
+PAGES = {path: (ROOT / path).read_text(encoding="utf-8") for path in README_PAGES}
 README = PAGES[Path("README.md")]
 COMMANDS, API, ENGINE, MEASUREMENTS = (
-    PAGES[Path("docs") / f"{name}.md"] for name in ("commands", "api", "engine", "measurements")
+    PAGES[Path(folder) / "README.md"] for folder in ("ui", "backend/server", "backend", "tests/bench")
 )
 LINK = re.compile(r"\]\(([^)]+)\)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -45,7 +42,7 @@ def test_every_flag_has_a_row_that_names_its_commands() -> None:
     commands = flags_by_command()
     for flag in sorted(set().union(*commands.values())):
         row = table_row(flag)
-        assert row is not None, f"{flag} is missing from the table of docs/commands.md"
+        assert row is not None, f"{flag} is missing from the table of ui/README.md"
         having = {name for name, flags in commands.items() if flag in flags}
         told = row.split("|")[2]
         named = having if told.strip() == "all" else {name for name in commands if re.search(rf"\b{name}\b", told)}
@@ -82,13 +79,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert heading in [words.lower().replace(" ", "-") for words in headings], target
 
 
-def test_every_page_of_docs_is_linked_from_readme() -> None:
+def test_every_page_is_linked_from_readme() -> None:
     linked = {Path(target.partition("#")[0]) for target in LINK.findall(README)}
     assert set(PAGES) - {Path("README.md")} <= linked
 
 
 def test_figures_of_readme_are_those_of_the_measurements() -> None:
-    told = README.partition("On 2 CPU cores without a GPU")[2].partition("[docs/measurements.md]")[0]
+    told = README.partition("On 2 CPU cores without a GPU")[2].partition("[tests/bench/README.md]")[0]
     figures = set(re.findall(r"(?<![\w.])\d[\d,.]*\d(?= ms)", told))
     assert len(figures) >= 6
     table = MEASUREMENTS.partition("## What a camera costs a chat")[2].partition("\n## ")[0]
