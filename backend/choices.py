@@ -14,7 +14,6 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from backend.engine import Engine
-from backend.errors import Overloaded
 from backend.structured import TokenGrammar
 from backend.text import Answer
 from backend.types import Request, TokenLogprobs
@@ -23,8 +22,12 @@ MAX_CHOICES = 16
 
 
 def requests_for(request: Request, num_choices: int) -> tuple[Request, ...]:
-    """`request` and as many more like it as make `num_choices`: with ids, seeds and grammars of their own."""
-    return (request, *(_another(request, index) for index in range(1, num_choices)))
+    """`request` and as many more like it as make `num_choices`: with ids, seeds and grammars of their own.
+
+    The first is let in only where the queue has places for all, so the others are not asked for theirs.
+    """
+    first = replace(request, num_places=num_choices)
+    return (first, *(_another(request, index) for index in range(1, num_choices)))
 
 
 def _another(request: Request, index: int) -> Request:
@@ -33,7 +36,7 @@ def _another(request: Request, index: int) -> Request:
         sampling = replace(sampling, seed=sampling.seed + index)
     if isinstance(sampling.grammar, TokenGrammar):
         sampling = replace(sampling, grammar=sampling.grammar.fork())
-    return replace(request, request_id=f"{request.request_id}-{index}", sampling=sampling)
+    return replace(request, request_id=f"{request.request_id}-{index}", sampling=sampling, num_places=0)
 
 
 class Piece(NamedTuple):
@@ -47,8 +50,7 @@ class Piece(NamedTuple):
 class Choices:
     """Answers to requests that differ in little. The first is submitted on construction; `close` cancels all.
 
-    `answers` has an entry for each of `requests` that was submitted so far. Raises Overloaded where the queue has no
-    place for all.
+    `answers` has an entry for each of `requests` that was submitted so far.
     """
 
     def __init__(
@@ -58,9 +60,6 @@ class Choices:
         tokenizer: Tokenizer,
         spoken: Mapping[int, str] | None = None,
     ) -> None:
-        num_others = len(requests) - 1
-        if num_others and engine.stats().num_waiting + num_others >= engine.limits.max_num_waiting:
-            raise Overloaded(f"the queue has no place for {len(requests)} choices; try again later")
         self._engine = engine
         self._tokenizer = tokenizer
         self._spoken = spoken

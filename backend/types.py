@@ -164,12 +164,17 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation, complete: everything the engine needs to know about it, decided before it is submitted."""
+    """One generation, complete: everything the engine needs to know about it, decided before it is submitted.
+
+    `num_places` is how many places the queue must have for it to be let in: one, more where others follow it, none for
+    those that do.
+    """
 
     request_id: str
     prompt: Prepared
     sampling: SamplingParams
     request_class: RequestClass = RequestClass.INTERACTIVE
+    num_places: int = 1
 
 
 @dataclass(frozen=True, slots=True)

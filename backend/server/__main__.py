@@ -158,7 +158,9 @@ def _run(service: Service, listener: socket.socket, startup: Startup, stop: _Sto
 def _find_model(config: EngineConfig) -> tuple[str, str | None]:
     """Where the model lies, and what there is to say about it before it is used."""
     if config.model != DEMO:
-        return config.model, None
+        from backend.gguf_file import as_directory
+
+        return as_directory(config.model, config.cache_dir, _say), None
     from backend.demo.assemble import ensure_demo_model
     from backend.demo.assets import download_progress
 

@@ -1,6 +1,6 @@
 """Who may use the server: whoever carries its key, and no web page of another site unless it is named.
 
-Two ASGI layers that refuse before anything is read. Know no endpoint.
+Three ASGI layers that refuse before anything is read. Know no endpoint.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection
 from http import HTTPStatus
+from ipaddress import ip_address
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -69,6 +70,54 @@ class Origins:
 
     def _is_allowed(self, scope: Scope) -> bool:
         return all(origin.decode("latin-1").lower() in self._allowed for origin in _values(scope, b"origin"))
+
+
+class Hosts:
+    """Turns away requests that call this machine by a name that is not its own: addresses and `localhost` are.
+
+    A web page may have its own name lead to this machine (DNS rebinding); to a browser the server is then of the page's
+    site, and what it says may be read without any origin being told. For servers that nobody needs a key for.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
+        self._app = app
+        self._allowed = frozenset(name.lower() for name in allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._is_own(scope):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(
+            HTTPStatus.FORBIDDEN,
+            "this server has no key, so it answers to localhost and to addresses alone, not to names; "
+            "use one of these, give it an --api-key, or name the site in --allowed-origins",
+            code="host_not_allowed",
+        )
+        await error_response(Request(scope), error)(scope, receive, send)
+
+    def _is_own(self, scope: Scope) -> bool:
+        names = [_host_of(value.decode("latin-1")) for value in _values(scope, b"host")]
+        return all(name in self._allowed or is_local_name(name) for name in names)
+
+
+def is_local_name(name: str) -> bool:
+    """Whether a host name cannot have been made to lead here: an address, or `localhost`."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _host_of(value: str) -> str:
+    """The name in a Host header, without port and brackets."""
+    value = value.strip().lower()
+    if value.startswith("["):
+        return value[1:].partition("]")[0]
+    return value.partition(":")[0]
 
 
 def _values(scope: Scope, header: bytes) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -19,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from backend.config import STEP_POLICIES
 from backend.engine import EngineState
 from backend.errors import EngineError, Rejected
-from backend.server.access import ApiKey, Origins
+from backend.server.access import ApiKey, Hosts, Origins
 from backend.server.chat import create_chat_completion
 from backend.server.completions import create_completion
 from backend.server.errors import ApiError, error_response, gone_response
@@ -50,6 +51,9 @@ def create_app(service: Service) -> FastAPI:
     if service.config.api_key:
         app.add_middleware(ApiKey, key=service.config.api_key)
     origins = listed(service.config.allowed_origins)
+    if not service.config.api_key and not service.config.insecure and "*" not in origins:
+        named = [urlsplit(origin).hostname or "" for origin in origins]
+        app.add_middleware(Hosts, allowed=[service.config.host, *named])
     app.add_middleware(Origins, allowed=origins)
     if origins:
         # Outside the guards: a browser asks first, without a key.

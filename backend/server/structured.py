@@ -13,21 +13,23 @@ from pydantic import Field
 from backend.conversation import Constraint
 from backend.errors import Rejected
 from backend.server.fields import Body, check_extra
+from backend.server.structural_tag import tag_grammar
 
 MAX_GRAMMAR_DEPTH = 100
 """So deep may a schema nest: what reads it afterwards recurses."""
 
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {"structural_tag": (None,), "disable_additional_properties": (None, False)}
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {"disable_additional_properties": (None, False)}
 
 
 class StructuredOutputs(Body):
-    """vLLM's object: exactly one of `json`, `regex`, `choice`, `grammar` and `json_object`."""
+    """vLLM's object: exactly one of `json`, `regex`, `choice`, `grammar`, `json_object` and `structural_tag`."""
 
     json_schema: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
     regex: str | None = None
     choice: Annotated[list[str], Field(min_length=1)] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: dict[str, Any] | str | None = None
     disable_any_whitespace: bool | None = None
     whitespace_pattern: str | None = None
 
@@ -47,9 +49,14 @@ class StructuredOutputs(Body):
             demands.append(Constraint("grammar", self.grammar, f"{prefix}.grammar"))
         if self.json_object:
             demands.append(schema_constraint({"type": "object"}, f"{prefix}.json_object", whitespace))
+        if self.structural_tag is not None:
+            if isinstance(self.structural_tag, dict):
+                check_depth(self.structural_tag, f"{prefix}.structural_tag")
+            grammar = tag_grammar(self.structural_tag, f"{prefix}.structural_tag")
+            demands.append(Constraint("lark", grammar, f"{prefix}.structural_tag"))
         if len(demands) != 1:
             raise Rejected(
-                f"{prefix} must hold exactly one of json, regex, choice, grammar and json_object; "
+                f"{prefix} must hold exactly one of json, regex, choice, grammar, json_object and structural_tag; "
                 f"it holds {len(demands)}",
                 param=prefix,
                 code="invalid_value",

@@ -82,6 +82,36 @@ def test_a_page_that_is_named_can(scripted: Start, allowed: str) -> None:
     assert reply.headers["access-control-allow-origin"] in ("https://a.example", "*")
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/engine/steps", "/metrics", "/openapi.json"])
+def test_a_page_whose_name_leads_here_reads_nothing(scripted: Start, path: str) -> None:
+    """DNS rebinding: to the browser it is the page's own site, so no origin is told."""
+    live = scripted("Hey").live
+    port = live.root.rpartition(":")[2]
+    with live.http() as http:
+        for name in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "127.0.0.1.evil.example"):
+            refused = http.get(path, headers={"Host": name})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "host_not_allowed")
+        for name in (f"localhost:{port}", "LOCALHOST", f"127.0.0.1:{port}", f"[::1]:{port}", "192.168.1.7"):
+            assert http.get(path, headers={"Host": name}).status_code == 200, name
+        assert http.get("/health", headers={"Host": "evil.example"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"api_key": "open sesame"},
+        {"insecure": True},
+        {"allowed_origins": "https://gpu-box.example"},
+        {"allowed_origins": "*"},
+        {"host": "gpu-box.example"},
+    ],
+)
+def test_a_server_that_was_given_a_name_answers_to_it(scripted: Start, settings: dict[str, Any]) -> None:
+    headers = {"Host": "gpu-box.example:8000", "Authorization": "Bearer open sesame"}
+    with scripted("Hey", **settings).live.http() as http:
+        assert http.get("/v1/models", headers=headers).status_code == 200
+
+
 def web(pages: dict[str, bytes]) -> ImageFetcher:
     """A fetcher on a web of these paths, all on a.example."""
 

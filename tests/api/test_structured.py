@@ -117,7 +117,7 @@ async def test_grammars_in_one_batch_and_in_choices(llama: Live) -> None:
         (demand(choice=[]), "structured_outputs.choice", "at least 1"),
         (demand(), "structured_outputs", "exactly one"),
         (demand(regex="a", choice=["a"]), "structured_outputs", "it holds 2"),
-        (demand(structural_tag="{}"), "structured_outputs.structural_tag", "not supported"),
+        (demand(structural_tag="{}"), "structured_outputs.structural_tag.format.type", "must be one of"),
         (demand(regex="a" * (1 << 18) + "b"), "structured_outputs.regex", "262144"),
         ({"response_format": AS_PERSON, **demand(regex="a")}, "structured_outputs", "send one"),
         ({"extra_body": {"ignore_eos": True}, "response_format": AS_PERSON}, "ignore_eos", "combined"),

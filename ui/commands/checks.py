@@ -47,7 +47,8 @@ def check_model(model: str) -> None:
         if not (path / "config.json").is_file():
             raise UsageError(f"model {model}: there is no config.json in this directory; name that of a HF model")
     elif path.exists():
-        raise UsageError(f"model {model} is a file; name the directory of a HF model")
+        if path.suffix != ".gguf":
+            raise UsageError(f"model {model} is a file; name the directory of a HF model, or a .gguf file")
     elif path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
         raise UsageError(f"model {model}: no such directory")
 

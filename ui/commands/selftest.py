@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,7 +93,12 @@ def selftest(
 def _find(config: EngineConfig) -> str:
     """Where the model lies."""
     if config.model != DEMO:
-        return str(Path(config.model).expanduser()) if Path(config.model).expanduser().is_dir() else config.model
+        from backend.gguf_file import as_directory
+
+        path = Path(config.model).expanduser()
+        return as_directory(
+            str(path) if path.exists() else config.model, config.cache_dir, partial(typer.echo, err=True)
+        )
     from backend.demo.assemble import ensure_demo_model
     from backend.demo.assets import download_progress
 

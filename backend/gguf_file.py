@@ -1,0 +1,97 @@
+"""A GGUF file as a model by name: turned once into an ordinary HF directory in the cache, then loaded as any other.
+
+transformers reads the file (config, tokenizer, weights, for the architectures that it knows); the weights are
+dequantised to float32. Its own `from_pretrained` on such a file would need `accelerate`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backend.demo.lock import exclusive
+from backend.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SUFFIX = ".gguf"
+
+Say = Callable[[str], None]
+
+
+def is_gguf(model: str) -> bool:
+    """Whether a model is named by such a file."""
+    return model.endswith(SUFFIX) and Path(model).expanduser().is_file()
+
+
+def as_directory(model: str, cache_dir: Path, say: Say) -> str:
+    """The HF directory of a model that is named by a GGUF file; whatever else is named comes back as it is.
+
+    Raises `ModelLoadError`, one line, for a file that is broken or of an architecture that transformers does not read.
+    """
+    if not is_gguf(model):
+        return model
+    source = Path(model).expanduser().resolve()
+    facts = source.stat()
+    key = hashlib.sha256(f"{source} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[:12]
+    directory = cache_dir.expanduser() / "gguf" / f"{source.stem}-{key}"
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(directory.with_name(f"{directory.name}.lock"), lambda: say(f"{model} is being read by another …")):
+        if not directory.is_dir():
+            say(f"Reading {model}; its weights, dequantised, are kept in {directory}")
+            _convert(model, source, directory)
+    return str(directory)
+
+
+def _convert(model: str, source: Path, directory: Path) -> None:
+    """Write the directory; it has its name only once it is complete."""
+    unfinished = directory.with_name(f"{directory.name}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        _write(source, unfinished)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # gguf and transformers raise a dozen unrelated types on a file that is no good
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ModelLoadError(f"model {model!r} cannot be read as a GGUF file: {reason}") from error
+    else:
+        unfinished.rename(directory)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write(source: Path, directory: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    from backend.models.hf_adapter import TEXT_FAMILIES
+
+    place: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True}
+    config = AutoConfig.from_pretrained(source.parent, **place)
+    if config.model_type not in TEXT_FAMILIES:
+        raise ModelLoadError(
+            f"model {source.name!r} is of family {config.model_type!r}; supported in a GGUF file are: "
+            f"{', '.join(TEXT_FAMILIES)}"
+        )
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, **place)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    tensors = load_gguf_checkpoint(str(source), return_tensors=True, model_to_load=model, torch_dtype=torch.float32)[
+        "tensors"
+    ]
+    _fill(model, tensors, source.name)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def _fill(model: PreTrainedModel, tensors: dict[str, Any], name: str) -> None:
+    """Put the weights in; raises `ModelLoadError` for any that is not in the file."""
+    missing = set(model.load_state_dict(tensors, strict=False).missing_keys)
+    if model.config.tie_word_embeddings:
+        missing.discard("lm_head.weight")
+    if missing:
+        raise ModelLoadError(f"model {name!r} lacks {len(missing)} of its weights ({min(missing)}, …)")

@@ -1,0 +1,60 @@
+"""Several choices of one request and the queue's bound: all of them are let in, or none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+
+from tests.api.conftest import Scripted
+from tests.api.scripted import scripted_limits
+
+Start = Callable[..., Scripted]
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+LIMITS = scripted_limits(max_num_seqs=1, max_num_waiting=4)
+
+
+def test_a_queue_that_fills_meanwhile_ends_no_choice(scripted: Start) -> None:
+    """The other choices come once the first has begun; by then others have taken every place."""
+    rig = scripted("Hello there.", limits=LIMITS, step_s=0.01)
+    client, engine = rig.live.openai(), rig.live.service.engine
+    rig.runner.hold()
+    stream = threading.Thread(target=lambda: said.extend(ask(client, 3)))
+    said: list[Any] = []
+    stream.start()
+    rig.live.wait_until(lambda: engine.stats().num_running == 1)
+    others = [threading.Thread(target=lambda: list(ask(client, 1)), daemon=True) for _ in range(4)]
+    for other in others:
+        other.start()
+    # The runner holds the engine's thread, so they wait in its inbox until the step has ended.
+    rig.live.wait_until(lambda: len(engine._inbox) == 4)
+    rig.runner.release()
+    stream.join(20)
+    texts = ["", "", ""]
+    for chunk in said:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == ["Hello there."] * 3
+    for other in others:
+        other.join(20)
+
+
+def ask(client: openai.OpenAI, num_choices: int) -> Any:
+    return client.chat.completions.create(model="scripted", messages=HI, n=num_choices, stream=True)
+
+
+@pytest.mark.parametrize("path", ["chat", "completions"])
+def test_more_choices_than_places_are_refused_before_any_runs(scripted: Start, path: str) -> None:
+    rig = scripted("Hello there.", limits=LIMITS)
+    client = rig.live.openai()
+    ask_for: Any = {
+        "chat": lambda: client.chat.completions.create(model="scripted", messages=HI, n=5),
+        "completions": lambda: client.completions.create(model="scripted", prompt="hi", n=5),
+    }
+    with pytest.raises(openai.RateLimitError):
+        ask_for[path]()
+    assert rig.runner.steps == []
+    assert len(list(ask(client, 4))) > 4
