@@ -25,9 +25,10 @@ from backend.image_input import EncodedImage, open_image, open_payload
 from backend.models.adapter import ModelAdapter
 from backend.models.chat_template import leaves, texts_of
 from backend.raw_text import decode_ids, encode_text, raw_prompt, token_strings
+from backend.sampling_rules import SamplingRules, check_wish
 from backend.structured import GrammarCompiler, Vocabulary
 from backend.tool_calls import find_format
-from backend.types import Grammar, Prepared, Request, RequestClass, SamplingParams
+from backend.types import Grammar, Prepared, Request, RequestClass
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class RequestBuilder:
         self._adapter = adapter
         self._max_model_len = max_model_len
         self._max_image_pixels = max_image_pixels
-        self._defaults = defaults or SamplingDefaults()
+        self._rules = SamplingRules(adapter.spec, defaults or SamplingDefaults(), max_model_len)
         self._fetcher = fetcher
         self._max_chars = max_model_len * max(map(len, adapter.tokenizer.get_vocab()))
         self._light = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare", initializer=_give_way)
@@ -88,7 +89,7 @@ class RequestBuilder:
         """
         grammar = await self._grammar(wish)
         prompt = await self.prepare(conversation)
-        sampling = self._sampling(prompt, wish, grammar, conversation.param)
+        sampling = self._rules.params(prompt, wish, grammar, conversation.param)
         return Request(f"{id_prefix}{uuid.uuid4().hex}", prompt, sampling, request_class)
 
     async def prepare(self, conversation: Conversation) -> Prepared:
@@ -117,7 +118,7 @@ class RequestBuilder:
         grammar = await self._grammar(wish)
         token_ids = await self.encode(text, param=param) if isinstance(text, str) else text
         prompt = raw_prompt(self._adapter, token_ids, param=param)
-        sampling = self._sampling(prompt, wish, grammar, param)
+        sampling = self._rules.params(prompt, wish, grammar, param)
         return Request(f"{id_prefix}{uuid.uuid4().hex}", prompt, sampling, request_class)
 
     async def encode(self, text: str, *, param: str, add_special_tokens: bool = True) -> tuple[int, ...]:
@@ -145,7 +146,7 @@ class RequestBuilder:
 
     async def _grammar(self, wish: SamplingWish) -> Grammar | None:
         """What the answer must obey, compiled; refuses what no answer could be."""
-        self._refuse_wish(wish)
+        check_wish(wish, self._adapter.spec)
         if wish.num_logprobs is not None:
             await self._grammars.load()
         return await self._grammars.compile(wish.constraint) if wish.constraint else None
@@ -174,22 +175,6 @@ class RequestBuilder:
                 code="context_length_exceeded",
             )
 
-    def _refuse_wish(self, wish: SamplingWish) -> None:
-        size = self._adapter.spec.vocab_size
-        for token_id, _ in wish.logit_bias:
-            if not 0 <= token_id < size:
-                raise Rejected(
-                    f"logit_bias names token {token_id}; this model's ids are 0 to {size - 1}",
-                    param="logit_bias",
-                    code="invalid_value",
-                )
-        if wish.ignore_eos and wish.constraint:
-            raise Rejected(
-                f"ignore_eos cannot be combined with {wish.constraint.param}: an answer that fits ends",
-                param="ignore_eos",
-                code="invalid_value",
-            )
-
     async def _open_images(self, conversation: Conversation) -> list[EncodedImage]:
         parts, bound = conversation.images, self._max_image_pixels
         if not parts:
@@ -212,42 +197,6 @@ class RequestBuilder:
         if self._closed:
             raise Cancelled("the server is stopping")
         return await asyncio.get_running_loop().run_in_executor(self._heavy if heavy else self._light, work)
-
-    def _sampling(self, prompt: Prepared, wish: SamplingWish, grammar: Grammar | None, param: str) -> SamplingParams:
-        num_prompt, limit, defaults = len(prompt.token_ids), self._max_model_len, self._defaults
-        if num_prompt >= limit:
-            raise Rejected(
-                f"the context is {limit} tokens long, and the {param} alone has {num_prompt}: shorten them",
-                param=param,
-                code="context_length_exceeded",
-            )
-        if wish.max_tokens is not None and num_prompt + wish.max_tokens > limit:
-            raise Rejected(
-                f"the context is {limit} tokens long, and {num_prompt + wish.max_tokens} were asked for "
-                f"({num_prompt} in the {param}, {wish.max_tokens} in the answer): shorten either",
-                param=param,
-                code="context_length_exceeded",
-            )
-        return SamplingParams(
-            max_tokens=wish.max_tokens or min(limit - num_prompt, defaults.max_tokens or limit),
-            temperature=defaults.temperature if wish.temperature is None else wish.temperature,
-            top_p=defaults.top_p if wish.top_p is None else wish.top_p,
-            top_k=defaults.top_k if wish.top_k is None else wish.top_k,
-            seed=wish.seed,
-            stop_token_ids=frozenset() if wish.ignore_eos else self._adapter.spec.eos_token_ids,
-            stop=wish.stop,
-            ignore_eos=wish.ignore_eos,
-            min_p=defaults.min_p if wish.min_p is None else wish.min_p,
-            presence_penalty=wish.presence_penalty,
-            frequency_penalty=wish.frequency_penalty,
-            repetition_penalty=(
-                defaults.repetition_penalty if wish.repetition_penalty is None else wish.repetition_penalty
-            ),
-            logit_bias=wish.logit_bias,
-            num_logprobs=wish.num_logprobs,
-            num_prompt_logprobs=wish.num_prompt_logprobs,
-            grammar=grammar,
-        )
 
 
 class _Pictures(Sequence[Image.Image]):
