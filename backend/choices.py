@@ -22,12 +22,8 @@ MAX_CHOICES = 16
 
 
 def requests_for(request: Request, num_choices: int) -> tuple[Request, ...]:
-    """`request` and as many more like it as make `num_choices`: with ids, seeds and grammars of their own.
-
-    The first is let in only where the queue has places for all, so the others are not asked for theirs.
-    """
-    first = replace(request, num_places=num_choices)
-    return (first, *(_another(request, index) for index in range(1, num_choices)))
+    """`request` and as many more like it as make `num_choices`: with ids, seeds and grammars of their own."""
+    return (request, *(_another(request, index) for index in range(1, num_choices)))
 
 
 def _another(request: Request, index: int) -> Request:
@@ -36,7 +32,7 @@ def _another(request: Request, index: int) -> Request:
         sampling = replace(sampling, seed=sampling.seed + index)
     if isinstance(sampling.grammar, TokenGrammar):
         sampling = replace(sampling, grammar=sampling.grammar.fork())
-    return replace(request, request_id=f"{request.request_id}-{index}", sampling=sampling, num_places=0)
+    return replace(request, request_id=f"{request.request_id}-{index}", sampling=sampling)
 
 
 class Piece(NamedTuple):
@@ -63,10 +59,15 @@ class Choices:
         self._engine = engine
         self._tokenizer = tokenizer
         self._spoken = spoken
-        self.requests = requests
+        # The first is let in only where the queue has places for all, so the others are not asked for theirs.
+        first, *others = requests
+        self.requests = (
+            replace(first, num_places=len(requests)),
+            *(replace(other, num_places=0) for other in others),
+        )
         self._arrived: asyncio.Queue[Piece | Exception | None] = asyncio.Queue()
         self._readers: list[asyncio.Task[None]] = []
-        self.answers = [Answer(engine, requests[0], tokenizer, spoken)]
+        self.answers = [Answer(engine, self.requests[0], tokenizer, spoken)]
 
     async def admitted(self) -> None:
         """Wait until the engine has taken the first request; raises its refusal."""
