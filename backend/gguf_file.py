@@ -91,7 +91,7 @@ def _write(source: Path, directory: Path) -> None:
 def _fill(model: PreTrainedModel, tensors: dict[str, Any], name: str) -> None:
     """Put the weights in; raises `ModelLoadError` for any that is not in the file."""
     missing = set(model.load_state_dict(tensors, strict=False).missing_keys)
-    if model.config.tie_word_embeddings:
+    if getattr(model.config, "tie_word_embeddings", False):
         missing.discard("lm_head.weight")
     if missing:
         raise ModelLoadError(f"model {name!r} lacks {len(missing)} of its weights ({min(missing)}, …)")

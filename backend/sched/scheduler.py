@@ -72,7 +72,8 @@ class Scheduler:
             raise Rejected(f"Request id {request.request_id!r} is in use.", code="duplicate_request_id")
         check_request(request, self._limits)
         if request.num_places and len(self._waiting) + request.num_places > self._limits.max_num_waiting:
-            raise Overloaded(f"{len(self._waiting)} requests are waiting already; try again later.")
+            needed = "" if request.num_places == 1 else f", and there must be {request.num_places} places"
+            raise Overloaded(f"{len(self._waiting)} requests are waiting already{needed}; try again later.")
         table = BlockTable(self._pool)
         seq = Sequence(request, arrival=self._num_arrivals, step_id=self._next_step_id, table=table)
         self._num_arrivals += 1
