@@ -72,6 +72,8 @@ def build_service(config: EngineConfig, path: str, say: Say, enter: Enter = lamb
     Raises ConfigError for settings that do not fit the machine or the model, ModelLoadError for the model itself.
     """
     from backend.models.registry import load
+    from backend.runtime.graphs import CudaRecorder
+    from backend.runtime.image_batches import largest_batch
     from backend.runtime.kv_pool import bytes_per_block, spare_bytes
     from backend.runtime.native.choice import choose_text
     from backend.runtime.native.encoder_choice import choose_encoder
@@ -85,7 +87,7 @@ def build_service(config: EngineConfig, path: str, say: Say, enter: Enter = lamb
         dtype = choose_dtype(path, config.quantization, config.cache_dir, say)
     adapter = load(path, device=device, dtype=dtype)
     tokenizer = _fast_tokenizer(adapter, config.model)
-    hardware = probe(device)
+    hardware, is_on_cpu = probe(device), adapter.device.type == "cpu"
     resolved = config.resolve(hardware, adapter.spec)
     if config.max_num_seqs is None and resolved.max_num_seqs == config.max_num_batched_tokens:
         say(f"--max-num-seqs is {resolved.max_num_seqs}: each running request needs a token of the budget")
@@ -94,7 +96,7 @@ def build_service(config: EngineConfig, path: str, say: Say, enter: Enter = lamb
         resolved,
         adapter.spec,
         block_bytes,
-        spare_bytes=spare_bytes(adapter.dtype),
+        spare_bytes=spare_bytes(adapter.dtype) + (0 if is_on_cpu else block_bytes),  # graphs take one block
         may_shrink=config.max_model_len is None,
         itemsize=adapter.dtype.itemsize,
     )
@@ -106,12 +108,17 @@ def build_service(config: EngineConfig, path: str, say: Say, enter: Enter = lamb
     enter(Phase.KERNELS)
     text = choose_text(adapter, resolved.quantization, resolved.cache_dir, say)
     choose_encoder(adapter, resolved.quantization, resolved.cache_dir, say)
+    if not is_on_cpu:
+        limits = replace(limits, max_encoder_batch=largest_batch(adapter, say))
     runner = build_runner(
         adapter,
         num_blocks=limits.num_blocks,
         block_size=limits.block_size,
         attention=resolved.attention_backend,
         text=text,
+        # On a CPU images gain nothing from one another, and there is nothing to record.
+        recorder=None if is_on_cpu else CudaRecorder(),
+        say=say,
     )
     scheduler = Scheduler(limits, StallFree())
     enter(Phase.WARM_UP)

@@ -117,14 +117,21 @@ class ImageInput:
     """One image of a request, ready to encode.
 
     `key` covers pixels and processing arguments, so equal keys mean equal embeddings. `num_embeds` counts rows the
-    encoder will give; `num_slices` how many pieces `encode()` yields (vision blocks, times tiles). `pixels` is the
-    adapter's own payload and takes part in neither comparison nor repr.
+    encoder will give; `num_slices` how many pieces `encode()` yields (vision blocks, times tiles). Images of one
+    `layout` can be encoded together; an empty one means alone. `pixels` is the adapter's own payload and takes part in
+    neither comparison nor repr.
     """
 
     key: str
     num_embeds: int
     num_slices: int
     pixels: object = field(repr=False, compare=False, default=None)
+    layout: tuple[int, ...] = ()
+
+    def is_alike(self, other: ImageInput) -> bool:
+        """Whether the two can be encoded together."""
+        shape = (self.layout, self.num_embeds, self.num_slices)
+        return bool(self.layout) and shape == (other.layout, other.num_embeds, other.num_slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +245,19 @@ class EncodeSlice:
     """Advance the encoder for `image` by `num_slices` pieces, starting at piece `first_slice`.
 
     A runner that meets `first_slice == 0` starts the image; `first_slice + num_slices == image.num_slices` ends it
-    and makes its embeddings resident.
+    and makes its embeddings resident. `mates` are images alike that go through the encoder with it, as one batch: they
+    begin together and stay together, except for those that are evicted on the way.
     """
 
     image: ImageInput
     first_slice: int
     num_slices: int
+    mates: tuple[ImageInput, ...] = ()
+
+    @property
+    def images(self) -> tuple[ImageInput, ...]:
+        """All that are advanced."""
+        return (self.image, *self.mates)
 
     @property
     def is_last(self) -> bool:
@@ -281,7 +295,7 @@ class Step:
 
     @property
     def num_encoder_slices(self) -> int:
-        """Pieces of vision encoding."""
+        """Pieces of vision encoding; a batch's are counted once."""
         return sum(e.num_slices for e in self.encodes)
 
 
@@ -335,7 +349,8 @@ class SchedulerLimits:
     somebody decodes, `idle_encoder_slices_per_step` while nobody does. `background_aging_steps` is how many steps a
     waiting background request needs to count as interactive. `num_speculative_tokens` is how many tokens of a running
     answer may be guessed in a step; 0 is none. `is_token_budget_exact` is false where nobody chose the token budget: a
-    policy may then give prompts less by what tokens cost.
+    policy may then give prompts less by what tokens cost. `max_encoder_batch` images may be encoded as one batch, where
+    that pays.
     """
 
     max_num_batched_tokens: int
@@ -352,6 +367,7 @@ class SchedulerLimits:
     background_aging_steps: int = 256
     num_speculative_tokens: int = 0
     is_token_budget_exact: bool = True
+    max_encoder_batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,13 @@ class ModelAdapter(Protocol):
         """
         ...
 
+    def encode_together(self, images: Sequence[ImageInput]) -> Generator[None, None, tuple[torch.Tensor, ...]]:
+        """Encode images of one layout as one batch: as many slices as one of them has, and the rows of each.
+
+        Rows are those of `encode` up to the order of sums. Otherwise as `encode`.
+        """
+        ...
+
     def forward(self, embeds: torch.Tensor, positions: torch.Tensor, plan: object) -> torch.Tensor:
         """One flattened step: embeds [T, E], positions int64 [R, T] -> final-normed hidden states [T, H].
 

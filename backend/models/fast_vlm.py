@@ -49,9 +49,11 @@ class FastVlm(TiledVision):
         inputs = self._processor.image_processor(images=[image], return_tensors="pt")
         return ProcessedImage(inputs["pixel_values"].float(), self._processor.replace_image_token(inputs, 0))
 
-    def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
-        """See `TiledVision.encode_tile`."""
-        return self._image_features(pixel_values=tile).pooler_output[0]
+    def encode_tiles(self, tiles: torch.Tensor) -> torch.Tensor:
+        """See `TiledVision.encode_tiles`."""
+        # A tensor for some classes, a list of rows for others.
+        rows: Any = self._image_features(pixel_values=tiles).pooler_output
+        return rows if isinstance(rows, torch.Tensor) else torch.stack(rows)
 
     def _tower_in_slices(self, checkpoint: Checkpoint, model: PreTrainedModel) -> SlicedTower:
         """What pauses the tower of `model`, between its blocks or inside them."""

@@ -77,9 +77,9 @@ class Gemma3(TiledVision):
         inputs = self._processor.image_processor(images=[image], return_tensors="pt", **self._options)
         return ProcessedImage(inputs["pixel_values"].float(), self._processor.replace_image_token(inputs, 0))
 
-    def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
-        """See `TiledVision.encode_tile`."""
-        return self._image_features(pixel_values=tile).pooler_output[0]
+    def encode_tiles(self, tiles: torch.Tensor) -> torch.Tensor:
+        """See `TiledVision.encode_tiles`."""
+        return self._image_features(pixel_values=tiles).pooler_output
 
 
 def _tower_in_slices(model: PreTrainedModel, vision: Any) -> SlicedTower:

@@ -59,15 +59,15 @@ class LlavaOnevision(TiledVision):
         """See `VisionLanguageAdapter.process_beside`: one of several is one tile."""
         return self._process([image] * min(num_images, 2))
 
-    def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
-        """See `TiledVision.encode_tile`."""
-        # As one of two pictures it is not cut; the row end behind it is left out until the tiles are joined.
+    def encode_tiles(self, tiles: torch.Tensor) -> torch.Tensor:
+        """See `TiledVision.encode_tiles`."""
+        # As one of several pictures none is cut; the row end behind each is left out until the tiles are joined.
         features = self._core.get_image_features(
-            pixel_values=tile[None],
-            image_sizes=torch.tensor([[self._side, self._side]]),
-            batch_num_images=torch.tensor([2]),
+            pixel_values=tiles[:, None],
+            image_sizes=torch.tensor([[self._side, self._side]] * len(tiles)),
+            batch_num_images=torch.tensor([1 + len(tiles)]),
         )
-        return features.pooler_output[0][:-1]
+        return torch.stack([rows[:-1] for rows in features.pooler_output])
 
     def join_tiles(self, rows: Sequence[torch.Tensor], processed: ProcessedImage) -> torch.Tensor:
         """See `TiledVision.join_tiles`."""

@@ -90,7 +90,7 @@ class PatchTower:
         return Layout(grid, plan_slices(num_patches, segments, self.taps, self._pace, self._slice_s), order)
 
     def run(self, pixels: torch.Tensor, layout: Layout) -> Generator[None, None, torch.Tensor]:
-        """Rows [n, H * (1 + taps)] of patches [P, K], a pause after every slice but the last."""
+        """Rows [B, n, H * (1 + taps)] of B pictures' patches [B, P, K], a pause after every slice but the last."""
         state = _State(self, pixels, layout)
         for index, works in enumerate(layout.slices):
             if index:
@@ -113,7 +113,7 @@ class PatchTower:
         num_heads, head_dim = attention.num_heads, attention.head_dim
         width = num_heads * head_dim
         new = self.visual.patch_embed.proj.weight.new_zeros
-        pixels, hidden = new(_SAMPLE_ROWS, pixel_len), new(_SAMPLE_ROWS, width)
+        pixels, hidden = new(1, _SAMPLE_ROWS, pixel_len), new(1, _SAMPLE_ROWS, width)
         angles = torch.zeros(2, _SAMPLE_ROWS, head_dim, device=self.device)
         queries, keys = new(1, num_heads, _SAMPLE_ROWS, head_dim), new(1, num_heads, _SAMPLE_KEYS, head_dim)
         block = self.blocks[0]
@@ -125,25 +125,29 @@ class PatchTower:
 
         pairs_s = measure_s(lambda: scaled_dot_product_attention(queries, keys, keys), self.device)
         return Pace(
-            embed=cost(lambda n: self.embed(pixels[:n])),
-            project=cost(lambda n: project(block, hidden[:n], angles[:, :n])),
-            finish=cost(lambda n: finish(block, hidden[:n], hidden[:n])),
-            merge=cost(lambda n: self.visual.merger(hidden[:n])),
+            embed=cost(lambda n: self.embed(pixels[:, :n])),
+            project=cost(lambda n: project(block, hidden[:, :n], angles[:, :n])),
+            finish=cost(lambda n: finish(block, hidden[:, :n], hidden[:, :n])),
+            merge=cost(lambda n: self.visual.merger(hidden[0, :n])),
             pair_s=pairs_s / _SAMPLE_ROWS / _SAMPLE_KEYS,
         )
 
 
 class _State:
-    """One picture on its way through the tower. Tables by patch are in the layout's order; pixels stay in their own."""
+    """Pictures of one layout on their way through the tower, as a batch [B, …].
+
+    Tables by patch are in the layout's order; pixels stay in their own.
+    """
 
     def __init__(self, tower: PatchTower, pixels: torch.Tensor, layout: Layout) -> None:
         self._tower = tower
         self._visual: Any = tower.visual
         self._layout = layout
         self._pixels = pixels
-        attention, num_patches, new = tower.blocks[0].attn, len(pixels), pixels.new_empty
-        self._hidden = new(num_patches, attention.dim)
-        self._qkv = new(3, attention.num_heads, num_patches, attention.head_dim)
+        attention, new = tower.blocks[0].attn, pixels.new_empty
+        num_pictures, num_patches, _ = pixels.shape
+        self._hidden = new(num_pictures, num_patches, attention.dim)
+        self._qkv = new(3, num_pictures, attention.num_heads, num_patches, attention.head_dim)
         self._angles = torch.empty(2, num_patches, attention.head_dim, device=pixels.device)
         self._outputs: list[list[torch.Tensor]] = [[] for _ in range(1 + tower.num_taps)]
         thw = tower.thw(layout.grid)
@@ -168,31 +172,35 @@ class _State:
         rows = slice(work.rows.start, work.rows.stop)
         block = self._tower.blocks[work.block]
         if work.stage == "embed":
-            self._hidden[rows] = self._embedded(rows)
+            self._hidden[:, rows] = self._embedded(rows)
             for table, angles in zip(
                 self._angles, self._visual.rotary_pos_emb(self._angles, self._places[rows]), strict=True
             ):
                 table[rows] = angles
         elif work.stage == "project":
-            self._qkv[:, :, rows] = project(block, self._hidden[rows], self._angles[:, rows])
+            self._qkv[:, :, :, rows] = project(block, self._hidden[:, rows], self._angles[:, rows])
         elif work.stage == "attend":
-            attended = torch.cat([self._attended(run, block.attn.scaling) for run in work.runs])
-            self._hidden[rows] = finish(block, self._hidden[rows], attended)
+            attended = torch.cat([self._attended(run, block.attn.scaling) for run in work.runs], dim=1)
+            self._hidden[:, rows] = finish(block, self._hidden[:, rows], attended)
         elif work.stage == "tap":
             level = self._tower.taps[work.block]
-            self._outputs[1 + level].append(self._visual.deepstack_merger_list[level](self._hidden[rows]))
+            self._outputs[1 + level].append(self._merged(self._visual.deepstack_merger_list[level], rows))
         else:
-            self._outputs[0].append(self._visual.merger(self._hidden[rows]))
+            self._outputs[0].append(self._merged(self._visual.merger, rows))
 
     def output(self) -> torch.Tensor:
-        """Rows [n, H * (1 + taps)] in the picture's own order."""
-        rows = torch.cat([torch.cat(pieces) for pieces in self._outputs], dim=-1)
+        """Rows [B, n, H * (1 + taps)] in the pictures' own order."""
+        rows = torch.cat([torch.cat(pieces, dim=1) for pieces in self._outputs], dim=-1)
         if self._layout.order is None:
             return rows
-        return torch.empty_like(rows).index_copy_(0, self._tower.bring(self._layout.order), rows)
+        return torch.empty_like(rows).index_copy_(1, self._tower.bring(self._layout.order), rows)
+
+    def _merged(self, merger: Any, rows: slice) -> torch.Tensor:
+        """Groups of patches made into rows [B, n, H]; a merger takes them one after the other."""
+        return merger(self._hidden[:, rows].flatten(0, 1)).unflatten(0, (len(self._hidden), -1))
 
     def _embedded(self, rows: slice) -> torch.Tensor:
-        embedded = self._tower.embed(self._pixels.index_select(0, self._order[rows]))
+        embedded = self._tower.embed(self._pixels.index_select(1, self._order[rows]))
         if not self._learned:
             return embedded
         indices, weights = (table[rows] for table in self._learned)
@@ -200,28 +208,33 @@ class _State:
         return embedded + learned.to(embedded.dtype)
 
     def _attended(self, run: Run, scale: float) -> torch.Tensor:
-        """What the run's patches make of the values they see: [length, heads * head_dim]."""
+        """What the run's patches make of the values they see: [B, length, heads * head_dim]."""
         seen = slice(run.key_start, run.key_start + run.key_len * run.count)
-        query = self._qkv[0, :, run.start : run.start + run.length]
-        # [H, count * n, D] -> [count, H, n, D]
-        query, key, value = (t.unflatten(1, (run.count, -1)).transpose(0, 1) for t in (query, *self._qkv[1:, :, seen]))
+        query = self._qkv[0, :, :, run.start : run.start + run.length]
+        # [B, H, count * n, D] -> [B * count, H, n, D]
+        query, key, value = (
+            t.unflatten(2, (run.count, -1)).transpose(1, 2).flatten(0, 1) for t in (query, *self._qkv[1:, :, :, seen])
+        )
         attended = scaled_dot_product_attention(query, key, value, scale=scale)
-        return attended.transpose(1, 2).reshape(run.length, -1)
+        return attended.transpose(1, 2).reshape(len(self._hidden), run.length, -1)
 
 
 def project(block: Any, hidden: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Queries, keys and values [3, heads, n, D] of patches [n, H]; queries and keys turned by `angles` (cos, sin)."""
+    """Queries, keys and values [3, B, heads, n, D] of patches [B, n, H].
+
+    Queries and keys are turned by `angles` (cos, sin).
+    """
     attention = block.attn
     qkv = attention.qkv(block.norm1(hidden)).unflatten(-1, (3, attention.num_heads, attention.head_dim))
     cos, sin = angles[:, :, None, None]
-    turned = qkv[:, :2].float()
+    turned = qkv[:, :, :2].float()
     first, second = turned.chunk(2, dim=-1)
     turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
-    return torch.cat((turned.to(qkv.dtype), qkv[:, 2:]), dim=1).permute(1, 2, 0, 3)
+    return torch.cat((turned.to(qkv.dtype), qkv[:, :, 2:]), dim=2).permute(2, 0, 3, 1, 4)
 
 
 def finish(block: Any, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-    """The block's output [n, H] for patches whose attention is done."""
+    """The block's output [B, n, H] for patches whose attention is done."""
     hidden = hidden + block.attn.proj(attended)
     return hidden + block.mlp(block.norm2(hidden))
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from backend.errors import ModelLoadError
 from backend.models.mrope import Picture, mrope_positions
 from backend.models.patch_tower import PatchTower
-from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter
+from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter, processed_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -81,12 +81,11 @@ class QwenVl(VisionLanguageAdapter):
         """See `VisionLanguageAdapter.num_slices`."""
         return len(self._tower.layout(processed.grid).slices)
 
-    def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
-        """See `ModelAdapter.encode`."""
-        processed = image.pixels
-        assert isinstance(processed, ProcessedImage), "an image of this adapter's own making"
-        layout = self._tower.layout(processed.grid)
-        return (yield from self._tower.run(self._to_device(processed.pixels), layout))
+    def encode_together(self, images: Sequence[ImageInput]) -> Generator[None, None, tuple[torch.Tensor, ...]]:
+        """See `ModelAdapter.encode_together`."""
+        processed = processed_of(images)
+        pixels = self._to_device(torch.stack([p.pixels for p in processed]))
+        return tuple((yield from self._tower.run(pixels, self._tower.layout(processed[0].grid))))
 
     def positions(self, num_tokens: int, runs: Sequence[tuple[ImageSpan, ProcessedImage]]) -> tuple[PositionRows, int]:
         """See `VisionLanguageAdapter.positions`."""

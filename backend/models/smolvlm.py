@@ -58,17 +58,17 @@ class SmolVlm(TiledVision):
         # Every tile is resized to a full square, so there is no padding in it and no mask to keep.
         return ProcessedImage(inputs["pixel_values"][0].float(), self._processor.replace_image_token(inputs, 0))
 
-    def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
-        """See `TiledVision.encode_tile`.
+    def encode_tiles(self, tiles: torch.Tensor) -> torch.Tensor:
+        """See `TiledVision.encode_tiles`.
 
         The tower's parts are called one by one: its own `forward` asks the device whether the mask hides anything, a
         wait per tile on a GPU, and here the answer is known.
         """
-        side = tile.shape[-1] // self._vision.patch_size
-        everything = torch.ones(1, side, side, dtype=torch.bool, device=tile.device)
-        patches = self._vision.embeddings(pixel_values=tile, patch_attention_mask=everything)
+        side = tiles.shape[-1] // self._vision.patch_size
+        everything = torch.ones(len(tiles), side, side, dtype=torch.bool, device=tiles.device)
+        patches = self._vision.embeddings(pixel_values=tiles, patch_attention_mask=everything)
         encoded = self._vision.encoder(inputs_embeds=patches, attention_mask=None).last_hidden_state
-        return self._connector(self._vision.post_layernorm(encoded))[0]
+        return self._connector(self._vision.post_layernorm(encoded))
 
     def _tower_in_slices(self, model: PreTrainedModel) -> SlicedTower:
         """The tower's parts, replaced by ones that pause where they would take too long."""

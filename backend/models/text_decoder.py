@@ -50,3 +50,7 @@ class TextDecoder(HfAdapter):
     def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
         """Never called with an image of this model's: `prepare` makes none."""
         raise Rejected(f"this model takes text only, not images (image {image.key})")
+
+    def encode_together(self, images: Sequence[ImageInput]) -> Generator[None, None, tuple[torch.Tensor, ...]]:
+        """Never called, either."""
+        raise Rejected(f"this model takes text only, not images ({len(images)} of them)")

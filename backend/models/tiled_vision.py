@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter
+from backend.models.vision_language import ProcessedImage, VisionLanguageAdapter, processed_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,31 +31,32 @@ class TiledVision(VisionLanguageAdapter):
         super().__init__(checkpoint, model, processor, **facts)
         self._tower = tower
         self._slices_per_tile = self._count_slices()
+        self._takes_batches = True
 
     @abstractmethod
-    def encode_tile(self, tile: torch.Tensor) -> torch.Tensor:
-        """Rows [m, H] of one tile [1, 3, S, S], in one call of the tower."""
+    def encode_tiles(self, tiles: torch.Tensor) -> torch.Tensor:
+        """Rows [n, m, H] of tiles [n, 3, S, S], in one call of the tower, whatever their pixels.
+
+        HF takes an all-zero tile of a batch for padding and drops its rows, where it is asked.
+        """
 
     def num_slices(self, processed: ProcessedImage) -> int:
         """See `VisionLanguageAdapter.num_slices`."""
         return len(processed.pixels) * self._slices_per_tile
 
-    def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
-        """See `ModelAdapter.encode`: tile after tile, each paused where the tower pauses.
+    def encode_together(self, images: Sequence[ImageInput]) -> Generator[None, None, tuple[torch.Tensor, ...]]:
+        """See `ModelAdapter.encode_together`: tile after tile, each paused where the tower pauses.
 
-        A tile is encoded by itself, whatever its pixels: in a batch, HF takes an all-zero tile for padding and drops
-        its rows.
+        An image's tiles are encoded one by one, those at the same place in all images together.
         """
-        processed = image.pixels
-        assert isinstance(processed, ProcessedImage), "an image of this adapter's own making"
-        tiles = processed.pixels
+        processed = processed_of(images)
         rows: list[torch.Tensor] = []
-        for index in range(len(tiles)):
+        for index in range(len(processed[0].pixels)):
             if rows:
                 yield
-            tile = self._to_device(tiles[index : index + 1])
-            rows.append((yield from self._tower.run(lambda tile=tile: self.encode_tile(tile))))
-        return self.join_tiles(rows, processed)
+            tiles = self._to_device(torch.cat([p.pixels[index : index + 1] for p in processed]))
+            rows.append((yield from self._tower.run(lambda tiles=tiles: self.encode_tiles(tiles))))
+        return tuple(self.join_tiles([tile[number] for tile in rows], p) for number, p in enumerate(processed))
 
     def join_tiles(self, rows: Sequence[torch.Tensor], processed: ProcessedImage) -> torch.Tensor:
         """Rows [num_embeds, H] of the image `processed` from those of its tiles: here one after the other."""
@@ -65,11 +66,19 @@ class TiledVision(VisionLanguageAdapter):
         """Rows of the picture's last tile, in one go."""
         tile = self._to_device(self.process(picture).pixels[-1:])
         with torch.inference_mode():
-            return self.encode_tile(tile)
+            return self.encode_tiles(tile)[0]
 
-    def recount_slices(self) -> None:
-        """Count the slices of a tile anew, after parts of the tower were exchanged; before any image is prepared."""
+    def layout(self, processed: ProcessedImage) -> tuple[int, ...]:
+        """See `VisionLanguageAdapter.layout`: the tiles' own shape."""
+        return tuple(processed.pixels.shape) if self._takes_batches else ()
+
+    def recount_slices(self, *, takes_batches: bool) -> None:
+        """Count the slices of a tile anew, after parts of the tower were exchanged; before any image is prepared.
+
+        `takes_batches` says whether those parts compute several tiles at once.
+        """
         self._slices_per_tile = self._count_slices()
+        self._takes_batches = takes_batches
 
     def _count_slices(self) -> int:
         """Slices of one tile: all of a family's tiles are of one shape, and where a tower pauses follows from it."""
@@ -77,4 +86,4 @@ class TiledVision(VisionLanguageAdapter):
 
         tile = self._to_device(self.process(Image.new("RGB", (64, 64), "grey")).pixels[:1])
         with torch.inference_mode():
-            return self._tower.count(lambda: self.encode_tile(tile))
+            return self._tower.count(lambda: self.encode_tiles(tile))

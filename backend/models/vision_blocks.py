@@ -59,8 +59,9 @@ class TowerBlocks:
 
     def settle(self) -> None:
         """See `VisionBlocks.settle`."""
+        is_as_loaded = all(a is b for a, b in zip(self._layers, self._loaded, strict=True))
         self._loaded = []
-        self._adapter.recount_slices()
+        self._adapter.recount_slices(takes_batches=is_as_loaded)
 
     def encode_probe(self, picture: Image.Image) -> torch.Tensor:
         """See `VisionBlocks.encode_probe`."""

@@ -42,6 +42,13 @@ class ProcessedImage:
     grid: tuple[int, int] = (0, 0)
 
 
+def processed_of(images: Sequence[ImageInput]) -> list[ProcessedImage]:
+    """What an adapter's own `process` made of its images."""
+    processed = [pixels for pixels in (image.pixels for image in images) if isinstance(pixels, ProcessedImage)]
+    assert len(processed) == len(images), "images of this adapter's own making"
+    return processed
+
+
 class VisionLanguageAdapter(HfAdapter):
     """`ModelAdapter` of a model that takes images, up to what differs between families.
 
@@ -94,8 +101,16 @@ class VisionLanguageAdapter(HfAdapter):
         """How many slices `encode` will take for the image. Pure; thread-safe."""
 
     @abstractmethod
+    def encode_together(self, images: Sequence[ImageInput]) -> Generator[None, None, tuple[torch.Tensor, ...]]:
+        """See `ModelAdapter.encode_together`; `pixels` of each is what `process` made. One image may come, too."""
+
     def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
-        """See `ModelAdapter.encode`; `image.pixels` is what `process` made."""
+        """See `ModelAdapter.encode`."""
+        return (yield from self.encode_together((image,)))[0]
+
+    def layout(self, processed: ProcessedImage) -> tuple[int, ...]:
+        """What images have in common that can be encoded together; empty for those that cannot."""
+        return (*processed.pixels.shape, *processed.grid)
 
     def positions(self, num_tokens: int, runs: Sequence[tuple[ImageSpan, ProcessedImage]]) -> tuple[PositionRows, int]:
         """Positions of a prompt with image `runs`, in order of place, and the delta of later tokens: here the index."""
@@ -162,6 +177,7 @@ class VisionLanguageAdapter(HfAdapter):
             num_embeds=processed.placeholder.count(self._image_token),
             num_slices=self.num_slices(processed),
             pixels=replace(processed, pixels=pixels),
+            layout=self.layout(processed),
         )
 
     def _find_runs(self, token_ids: tuple[int, ...], images: Sequence[ImageInput]) -> list[tuple[int, ImageSpan]]:

@@ -7,11 +7,12 @@ obeys `Step.evictions` and never drops anything by itself, except an image whose
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from backend.types import EncodeSlice
+from backend.types import EncodeSlice, ImageInput
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter
@@ -21,13 +22,22 @@ class EncodeError(Exception):
     """An image could not be encoded; the message says why, in one line."""
 
 
+@dataclass(slots=True)
+class _Encoding:
+    """Images on their way through the encoder as one batch; None in place of one that was dropped meanwhile."""
+
+    images: list[ImageInput | None]
+    encoder: Generator[None, None, tuple[torch.Tensor, ...]]
+    num_done: int = 0
+
+
 class EncoderCache:
     """Resident rows [num_embeds, H] and half-run encoders, both by image key. Engine thread only."""
 
     def __init__(self, adapter: ModelAdapter) -> None:
         self._adapter = adapter
         self._resident: dict[str, torch.Tensor] = {}
-        self._paused: dict[str, Generator[None, None, torch.Tensor]] = {}
+        self._paused: dict[str, _Encoding] = {}
 
     def find_rows(self, key: str) -> torch.Tensor | None:
         """The resident embeddings of an image, or None."""
@@ -36,52 +46,74 @@ class EncoderCache:
     def drop(self, key: str) -> None:
         """Forget an image, resident or half encoded; unknown keys are nothing to forget."""
         self._resident.pop(key, None)
-        paused = self._paused.pop(key, None)
-        if paused is not None:
-            paused.close()
+        encoding = self._paused.pop(key, None)
+        if encoding is None:
+            return
+        encoding.images = [None if image is None or image.key == key else image for image in encoding.images]
+        if not any(encoding.images):
+            encoding.encoder.close()
 
-    def advance(self, piece: EncodeSlice) -> None:
-        """Run the encoder as far as the slice says. Raises `EncodeError`, after which nothing of the image is left."""
-        key = piece.image.key
+    def advance(self, piece: EncodeSlice) -> dict[str, str]:
+        """Run the encoder as far as the slice says; why it failed, by the key of each image of which nothing is left.
+
+        What fails in a batch is tried again image by image, so that no image fails for another, nor for lack of the
+        memory that a batch takes.
+        """
         try:
             self._advance(piece)
-        except EncodeError:
-            self.drop(key)
-            raise
         except Exception as error:
-            self.drop(key)
-            raise EncodeError(f"the vision encoder failed: {type(error).__name__}: {_first_line(error)}") from error
+            for image in piece.images:
+                self.drop(image.key)
+            if not piece.mates:
+                is_ours = isinstance(error, EncodeError)
+                return {piece.image.key: _first_line(error) if is_ours else _encoder_failed(error)}
+            num_done = piece.first_slice + piece.num_slices
+            alone = [self.advance(EncodeSlice(image, 0, num_done)) for image in piece.images]
+            return {key: reason for failed in alone for key, reason in failed.items()}
+        return {}
 
     def _advance(self, piece: EncodeSlice) -> None:
-        image = piece.image
         if piece.first_slice == 0:
-            self.drop(image.key)
-            self._paused[image.key] = self._adapter.encode(image)
-        encoder = self._paused.get(image.key)
-        if encoder is None:
+            self._begin(piece.images)
+        encoding = self._paused.get(piece.image.key)
+        if encoding is None or encoding.num_done != piece.first_slice:
             raise EncodeError(f"slice {piece.first_slice} of an image that was never started or was dropped")
+        encoding.num_done += piece.num_slices
         for _ in range(piece.num_slices):
             try:
-                next(encoder)
+                next(encoding.encoder)
             except StopIteration as end:
-                self._finish(piece, end.value)
+                self._finish(piece, encoding, end.value)
                 return
         if piece.is_last:
-            raise EncodeError(f"the encoder had more than the {image.num_slices} slices it announced")
+            raise EncodeError(f"the encoder had more than the {piece.image.num_slices} slices it announced")
 
-    def _finish(self, piece: EncodeSlice, rows: torch.Tensor) -> None:
-        image = piece.image
+    def _begin(self, images: tuple[ImageInput, ...]) -> None:
+        for image in images:
+            self.drop(image.key)
+        encoding = _Encoding(list(images), self._adapter.encode_together(images))
+        self._paused |= {image.key: encoding for image in images}
+
+    def _finish(self, piece: EncodeSlice, encoding: _Encoding, rows_of_all: tuple[torch.Tensor, ...]) -> None:
         if not piece.is_last:
-            raise EncodeError(f"the encoder ended before slice {image.num_slices}")
-        if rows.shape[0] != image.num_embeds:
-            raise EncodeError(f"the encoder gave {rows.shape[0]} rows for {image.num_embeds} image placeholders")
-        del self._paused[image.key]
-        self._resident[image.key] = rows
+            raise EncodeError(f"the encoder ended before slice {piece.image.num_slices}")
+        for image, rows in zip(encoding.images, rows_of_all, strict=True):
+            if image is None:
+                continue
+            if rows.shape[0] != image.num_embeds:
+                raise EncodeError(f"the encoder gave {rows.shape[0]} rows for {image.num_embeds} image placeholders")
+            del self._paused[image.key]
+            # A view would keep the rows of the whole batch alive.
+            self._resident[image.key] = rows if len(rows_of_all) == 1 else rows.clone()
 
     def close(self) -> None:
         """Drop everything."""
         for key in (*self._paused, *self._resident):
             self.drop(key)
+
+
+def _encoder_failed(error: Exception) -> str:
+    return f"the vision encoder failed: {type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: Exception) -> str:

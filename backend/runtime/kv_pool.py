@@ -48,6 +48,16 @@ class KvPool:
         self.keys[layer_idx].index_copy_(0, slots, key.transpose(0, 1).reshape(len(slots), -1))
         self.values[layer_idx].index_copy_(0, slots, value.transpose(0, 1).reshape(len(slots), -1))
 
+    def fill_with_noise(self) -> None:
+        """Random numbers everywhere, for a comparison that stale or foreign slots would spoil."""
+        for tensor in (self.keys, self.values):
+            tensor.normal_()
+
+    def clear(self) -> None:
+        """Zeros everywhere, as at first."""
+        for tensor in (self.keys, self.values):
+            tensor.zero_()
+
     def gather(self, layer_idx: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values at `slots` int64 [..., L] as [..., Hkv, L, D]: copies, safe to keep."""
         shape = (*slots.shape, self.num_kv_heads, self.head_dim)

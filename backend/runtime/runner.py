@@ -6,14 +6,15 @@ of sequences, queues or policies: a Step is complete in itself. On a GPU the sam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from backend.runtime.batch import StepTensors, build_step_tensors
 from backend.runtime.choosing import Choice, choose, is_greedy
-from backend.runtime.encoder_cache import EncodeError, EncoderCache
+from backend.runtime.encoder_cache import EncoderCache
+from backend.runtime.graph_check import with_graphs
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.prompt_logprobs import score_prompts
 from backend.runtime.sampler import INVALID_TOKEN_ID
@@ -22,21 +23,37 @@ from backend.types import Chunk, PromptLogprobs, Step, StepResult, TokenLogprobs
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter
+    from backend.runtime.graphs import Recorder
     from backend.runtime.text_backend import TextBackend
 
 
 def build_runner(
-    adapter: ModelAdapter, *, num_blocks: int, block_size: int, attention: str = "sdpa", text: str = "torch"
+    adapter: ModelAdapter,
+    *,
+    num_blocks: int,
+    block_size: int,
+    attention: str = "sdpa",
+    text: str = "torch",
+    recorder: Recorder | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Runner:
     """A runner with a pool of its own, on the adapter's device and in its dtype.
 
-    `text` names what computes the text model (see `text_backend`), `attention` what "torch" attends with. Raises
-    `ConfigError` for an unknown name and for a text backend that cannot compute this model here.
+    `text` names what computes the text model (see `text_backend`), `attention` what "torch" attends with. With a
+    `recorder` its decode steps become graphs, in a pool of one block more, if they pass their check: `say` is told.
+    Raises `ConfigError` for an unknown name and for a text backend that cannot compute this model here.
     """
+    is_graphed = recorder is not None and text == "torch"
     pool = KvPool(
-        adapter.spec, num_blocks=num_blocks, block_size=block_size, dtype=adapter.dtype, device=adapter.device
+        adapter.spec,
+        num_blocks=num_blocks + is_graphed,
+        block_size=block_size,
+        dtype=adapter.dtype,
+        device=adapter.device,
     )
     backend = make_text(text, adapter, pool, attention=attention)
+    if recorder is not None and is_graphed:
+        backend = with_graphs(backend, adapter, pool, recorder, say)
     return Runner(adapter, backend, EncoderCache(adapter), block_size=block_size)
 
 
@@ -89,10 +106,7 @@ class Runner:
     def _advance_encoders(self, step: Step) -> dict[str, str]:
         failed: dict[str, str] = {}
         for piece in step.encodes:
-            try:
-                self._encoders.advance(piece)
-            except EncodeError as error:
-                failed[piece.image.key] = str(error)
+            failed |= self._encoders.advance(piece)
         return failed
 
     def _split_ready(self, chunks: tuple[Chunk, ...]) -> tuple[list[Chunk], dict[str, str]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Mapping
 
-from backend.sched.encoder_ledger import EncoderLedger
 from backend.sched.sequence import Sequence
-from backend.types import Chunk, EncodeSlice, ImageInput, Step
+from backend.types import Chunk, EncodeSlice, Step
 
 
 class Booking:
@@ -78,41 +76,3 @@ class Booking:
     def finish(self, evictions: tuple[str, ...]) -> Step:
         """The step as a value."""
         return Step(self.step_id, tuple(self._chunks), self._encodes, evictions)
-
-
-def images_to_encode(running: Iterable[Sequence], ledger: EncoderLedger) -> tuple[EncodeSlice, ...]:
-    """What is left to encode of each image that `running` (most urgent first) need, each image once."""
-    images = {image.key: image for seq in running if seq.images for image in seq.pending_images()}
-    return tuple(ledger.rest_of(image) for image in images.values() if not ledger.is_encoded(image.key))
-
-
-def book_images(
-    running: Seq[Sequence], ledger: EncoderLedger, num_slices: int, in_use: Collection[str], step_id: int
-) -> tuple[EncodeSlice, ...]:
-    """Give `num_slices` encoder slices to the images that `running` (most urgent first) need, each image once.
-
-    The image that a sequence needs next may push out pinned ones of less urgent sequences, so that the most urgent
-    sequence always gets on; images it needs later are encoded ahead only where nobody's need is hurt.
-    """
-    wants: dict[str, tuple[ImageInput, Sequence]] = {}
-    next_keys: set[str] = set()
-    for seq in running:
-        for position, image in enumerate(seq.pending_images()):
-            wants.setdefault(image.key, (image, seq))
-            if position == 0:
-                next_keys.add(image.key)
-    ledger.pin(tuple(wants))
-    for key in in_use:
-        ledger.touch(key)
-    encodes: list[EncodeSlice] = []
-    for key, (image, seq) in wants.items():
-        if num_slices == 0:
-            break
-        if ledger.is_encoded(key):
-            continue
-        if key not in ledger and not ledger.try_reserve(image, may_take_pinned=key in next_keys, in_use=in_use):
-            continue
-        encodes.append(ledger.advance(key, num_slices))
-        num_slices -= encodes[-1].num_slices
-        seq.served_step = step_id
-    return tuple(encodes)

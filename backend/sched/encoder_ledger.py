@@ -1,8 +1,9 @@
 """Which image embeddings exist, how far the unfinished ones are, and which may go: a ledger without tensors.
 
 An image is here from its first encoder slice on, at its full size, counted in embeddings. It is *resident* once its
-last slice has been computed, *pinned* while a running sequence still needs it, and *evictable* otherwise. The ledger
-does not know sequences: the scheduler names the pinned keys, the most important first, before each step.
+last slice has been computed, *pinned* while a running sequence still needs it, and *evictable* otherwise. Images that
+join a batch have one progress, but come and go by themselves. The ledger does not know sequences: the scheduler names
+the pinned keys, the most important first, before each step.
 """
 
 from __future__ import annotations
@@ -15,9 +16,17 @@ from backend.types import EncodeSlice, ImageInput
 
 
 @dataclass(slots=True)
+class _Batch:
+    """Images that are encoded together, nearly always one; those that are dropped are no longer among them."""
+
+    images: list[ImageInput]
+    num_scheduled: int = 0
+
+
+@dataclass(slots=True)
 class _Entry:
     image: ImageInput
-    num_scheduled: int = 0
+    batch: _Batch
     is_resident: bool = False
 
 
@@ -60,13 +69,17 @@ class EncoderLedger:
     def is_encoded(self, key: str) -> bool:
         """Whether every slice of image `key` is scheduled (it is resident once they are computed)."""
         entry = self._entries.get(key)
-        return entry is not None and entry.num_scheduled == entry.image.num_slices
+        return entry is not None and entry.batch.num_scheduled == entry.image.num_slices
 
-    def rest_of(self, image: ImageInput) -> EncodeSlice:
-        """The slices of `image` that are not scheduled yet."""
+    def mates_of(self, key: str) -> tuple[ImageInput, ...]:
+        """Those that image `key`, which is here, is encoded together with."""
+        return tuple(image for image in self._entries[key].batch.images if image.key != key)
+
+    def rest_of(self, image: ImageInput, mates: tuple[ImageInput, ...] = ()) -> EncodeSlice:
+        """The slices of `image`, and of `mates` with it, that are not scheduled yet."""
         entry = self._entries.get(image.key)
-        first = 0 if entry is None else entry.num_scheduled
-        return EncodeSlice(image, first, image.num_slices - first)
+        first = 0 if entry is None else entry.batch.num_scheduled
+        return EncodeSlice(image, first, image.num_slices - first, mates)
 
     def pin(self, keys: Sequence[str]) -> None:
         """Pin exactly these, the most important first; whatever was pinned before is evictable again.
@@ -99,16 +112,26 @@ class EncoderLedger:
             return False
         for key in victims:
             self._evict(key)
-        self._entries[image.key] = _Entry(image)
+        self._entries[image.key] = _Entry(image, _Batch([image]))
         return True
 
+    def join(self, key: str, mate: ImageInput) -> None:
+        """Have `mate` encoded together with image `key`; both are here and have no slice scheduled."""
+        entry, other = self._entries[key], self._entries[mate.key]
+        assert not entry.batch.num_scheduled, "a batch is made before its first slice"
+        assert not other.batch.num_scheduled, "an image joins before its first slice"
+        entry.batch.images.append(mate)
+        other.batch = entry.batch
+
     def advance(self, key: str, max_slices: int) -> EncodeSlice:
-        """Schedule up to `max_slices` more slices of an image that has some left."""
+        """Schedule up to `max_slices` more slices of an image that has some left, and of those encoded with it."""
         entry = self._entries[key]
-        first = entry.num_scheduled
-        entry.num_scheduled = min(entry.image.num_slices, first + max_slices)
-        self._entries.move_to_end(key)
-        return EncodeSlice(entry.image, first, entry.num_scheduled - first)
+        batch = entry.batch
+        first = batch.num_scheduled
+        batch.num_scheduled = min(entry.image.num_slices, first + max_slices)
+        for image in batch.images:
+            self._entries.move_to_end(image.key)
+        return EncodeSlice(entry.image, first, batch.num_scheduled - first, self.mates_of(key))
 
     def complete(self, key: str) -> None:
         """Note that the last slice of image `key` was computed."""
@@ -118,7 +141,8 @@ class EncoderLedger:
 
     def drop(self, key: str) -> None:
         """Forget an image that failed; its runner holds nothing of it any more, so that no eviction is due."""
-        self._entries.pop(key, None)
+        if key in self._entries:
+            self._remove(key)
 
     def take_evictions(self) -> tuple[str, ...]:
         """Keys evicted since the last call: the next step must name them."""
@@ -129,7 +153,10 @@ class EncoderLedger:
         """Raise AssertionError unless the books add up."""
         assert self.num_embeds <= self.capacity, f"{self.num_embeds} embeddings in a cache of {self.capacity}"
         for key, entry in self._entries.items():
-            assert 0 <= entry.num_scheduled <= entry.image.num_slices, f"image {key}: slices out of range"
+            assert 0 <= entry.batch.num_scheduled <= entry.image.num_slices, f"image {key}: slices out of range"
+            here = [self._entries.get(image.key) for image in entry.batch.images]
+            assert all(e is not None and e.batch is entry.batch for e in here), f"image {key}: its batch is not here"
+            assert entry in here, f"image {key}: not in its own batch"
             assert not entry.is_resident or self.is_encoded(key), f"image {key}: resident but not encoded"
 
     def _victims(self, key: str, may_take_pinned: bool) -> list[str]:
@@ -141,5 +168,9 @@ class EncoderLedger:
         return victims
 
     def _evict(self, key: str) -> None:
-        del self._entries[key]
+        self._remove(key)
         self._evictions.append(key)
+
+    def _remove(self, key: str) -> None:
+        entry = self._entries.pop(key)
+        entry.batch.images.remove(entry.image)

@@ -77,7 +77,8 @@ def _next_slice_s(view: View, slices: SliceCosts) -> float:
     """Seconds of the slice that is due; 0 if none is, or none was ever timed."""
     if not view.images:
         return 0.0
-    return slices.slice_s(view.images[0].image, view.images[0].first_slice) or 0.0
+    due = view.images[0]
+    return slices.slice_s(due.image, due.first_slice, len(due.images)) or 0.0
 
 
 def _needs(view: View, prompts: Iterable[Sequence]) -> Iterator[tuple[int, int]]:

@@ -15,9 +15,10 @@ from backend.errors import Overloaded, Rejected
 from backend.sched.admission import choose_victims, find_prefix, guess_room, has_blocks_for
 from backend.sched.answer import cut_answer, events_of, goes_on_with
 from backend.sched.blocks import BlockPool, BlockTable
-from backend.sched.booking import Booking, book_images, images_to_encode
+from backend.sched.booking import Booking
 from backend.sched.chunking import chunk_end, longest_atomic
 from backend.sched.encoder_ledger import EncoderLedger
+from backend.sched.image_booking import Batching, book_images, images_to_encode
 from backend.sched.invariants import check_sequences
 from backend.sched.limits import check_limits, check_request, check_token_budget, context_len
 from backend.sched.policy import Policy
@@ -146,9 +147,9 @@ class Scheduler:
         step, seqs = self._in_flight
         assert result.step_id == step.step_id, f"result of step {result.step_id}, but {step.step_id} is in flight"
         self._in_flight = None
-        for encode in step.encodes:
-            if encode.is_last and encode.image.key not in result.failed_images:
-                self._ledger.complete(encode.image.key)
+        for image in (image for encode in step.encodes if encode.is_last for image in encode.images):
+            if image.key not in result.failed_images:
+                self._ledger.complete(image.key)
         events = self._fail(result) if result.failed_images or result.failed_requests else []
         sampled, logprobs = result.sampled, result.logprobs
         for seq, chunk in zip(seqs, step.chunks, strict=True):
@@ -226,7 +227,7 @@ class Scheduler:
             waiting=tuple(self._waiting),
             token_budget=self._token_budget,
             hard_num_tokens=self._limits.hard_num_batched_tokens,
-            images=images_to_encode(self._running, self._ledger),
+            images=images_to_encode(self._running, self._ledger, self._batching),
             num_drafts=num_drafts,
             is_budget_exact=self._is_budget_exact,
         )
@@ -304,7 +305,12 @@ class Scheduler:
             num_slices = limits.idle_encoder_slices_per_step if is_idle else limits.max_encoder_slices_per_step
         elif booking.is_empty:
             num_slices = max(1, num_slices)
-        booking.add_encodes(book_images(running, self._ledger, num_slices, booking.images_in_use, booking.step_id))
+        in_use = booking.images_in_use
+        booking.add_encodes(book_images(running, self._ledger, self._batching, num_slices, in_use, booking.step_id))
+
+    @property
+    def _batching(self) -> Batching:
+        return Batching(self._limits.max_encoder_batch, self.policy.cost.slices)
 
     def _fail(self, result: StepResult) -> list[TokenEvent]:
         """End the requests that failed, and the running ones that need an image that failed."""

@@ -1,13 +1,15 @@
 """What encoder slices cost, learned slice by slice: a tower's stages differ, and so do pictures of different sizes.
 
-Pictures are of one kind if they give as many embeddings in as many slices. A slice that was never timed is guessed from
-its neighbours, or from other kinds by how many embeddings a slice makes. Knows nothing of steps or of time.
+Pictures are of one kind if they give as many embeddings in as many slices, so many of them in a batch. A slice that was
+never timed is guessed from its neighbours, or from other kinds by how many embeddings a slice makes. From the same
+figures follows how large a batch pays. Knows nothing of steps or of time.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from backend.types import EncodeSlice, ImageInput
 
@@ -21,7 +23,27 @@ _MAX_RATIO = 3.0
 
 _MAX_KINDS = 64
 
-_Kind = tuple[int, int]
+_WORTH = 0.9
+"""A batch pays if each of its images takes less than this share of what it takes alone."""
+
+_LONGEST_S = 0.01
+"""A batch whose slices take longer than this, and longer than one image's, would be felt."""
+
+_NUM_TRIES = 3
+"""Batches of a kind that are timed before it is judged: the first one often has to make things ready."""
+
+_Kind = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class _Costs:
+    """Seconds of each slice of one kind, None if never timed, and how many times the last slice was."""
+
+    slices: list[float | None]
+    num_ends: int = 0
+
+    def known(self) -> list[float]:
+        return [cost for cost in self.slices if cost is not None]
 
 
 class SliceCosts:
@@ -32,23 +54,47 @@ class SliceCosts:
 
     def __init__(self) -> None:
         self.pace = 1.0
-        self._costs_by_kind: OrderedDict[_Kind, list[float | None]] = OrderedDict()
+        self._costs_by_kind: OrderedDict[_Kind, _Costs] = OrderedDict()
         self._rate_s: float | None = None
 
-    def slice_s(self, image: ImageInput, index: int) -> float | None:
-        """Seconds of slice `index` of `image`; None while no slice of any picture was ever timed."""
-        costs = self._costs_by_kind.get(_kind(image))
+    def slice_s(self, image: ImageInput, index: int, num_images: int = 1) -> float | None:
+        """Seconds of slice `index` of so many images like this; None while no slice of any picture was ever timed.
+
+        A batch that was never timed counts as its images one after the other.
+        """
+        costs = self._costs_by_kind.get(_kind(image, num_images))
         if costs is not None:
-            known_s = costs[index]
+            known_s = costs.slices[index]
             if known_s is not None:
                 return known_s * self.pace
-            timed = [cost for cost in costs if cost is not None]
+            timed = costs.known()
             return sum(timed) / len(timed) * self.pace
+        if num_images > 1:
+            alone_s = self.slice_s(image, index)
+            return None if alone_s is None else num_images * alone_s
         return None if self._rate_s is None else self._rate_s * _size(image) * self.pace
+
+    def batch_len(self, image: ImageInput, num_images: int) -> int:
+        """How many of `num_images` like this one (at least one) to encode together: a power of two.
+
+        The largest batch that pays, as far as is known; what is not known is tried.
+        """
+        length = 1 << (num_images.bit_length() - 1)
+        while length > 1 and not self._pays(image, length):
+            length //= 2
+        return length
+
+    def _pays(self, image: ImageInput, length: int) -> bool:
+        together, alone = (self._costs_by_kind.get(_kind(image, n)) for n in (length, 1))
+        if together is None or alone is None or together.num_ends < _NUM_TRIES:
+            return True
+        pairs = [(t, a) for t, a in zip(together.slices, alone.slices, strict=True) if t is not None and a is not None]
+        is_quick = max(together.known()) <= max(_LONGEST_S, *alone.known())
+        return is_quick and sum(t for t, _ in pairs) <= _WORTH * length * sum(a for _, a in pairs)
 
     def total_s(self, encodes: Iterable[EncodeSlice]) -> float:
         """Seconds of all these slices; what is unknown counts nothing."""
-        return sum(self.slice_s(image, index) or 0.0 for image, index in _slices(encodes))
+        return sum(self.slice_s(*one) or 0.0 for one in _slices(encodes))
 
     def num_within(self, encodes: Iterable[EncodeSlice], room_s: float) -> int | None:
         """How many of these slices, one after the other, end within `room_s`; at least one.
@@ -56,8 +102,8 @@ class SliceCosts:
         None where no slice was ever timed.
         """
         number = 0
-        for image, index in _slices(encodes):
-            cost_s = self.slice_s(image, index)
+        for one in _slices(encodes):
+            cost_s = self.slice_s(*one)
             if cost_s is None:
                 return None
             room_s -= cost_s
@@ -74,31 +120,34 @@ class SliceCosts:
         if elapsed_s <= 0.0:
             return
         slices = list(_slices(encodes))
-        expected = [self.slice_s(image, index) or 0.0 for image, index in slices]
+        expected = [self.slice_s(*one) or 0.0 for one in slices]
         total_s = sum(expected)
         if total_s <= 0.0:
             expected, total_s = [1.0] * len(slices), float(len(slices))
         ratio = elapsed_s / total_s
         bounded = max(1.0 / _MAX_RATIO, min(_MAX_RATIO, ratio))
-        for (image, index), expected_s in zip(slices, expected, strict=True):
-            costs = self._costs(image)
-            is_first = costs[index] is None
-            cost_s = expected_s * (ratio if is_first else 1.0 + _GAIN * (bounded - 1.0)) / self.pace
-            costs[index] = cost_s
-            rate_s = cost_s / _size(image)
+        for (image, index, num_images), expected_s in zip(slices, expected, strict=True):
+            costs = self._costs(image, num_images)
+            is_first = costs.slices[index] is None
+            # Of a batch the first timing says little: it counts as no more than was expected.
+            first = ratio if num_images == 1 else min(bounded, 1.0)
+            cost_s = expected_s * (first if is_first else 1.0 + _GAIN * (bounded - 1.0)) / self.pace
+            costs.slices[index] = cost_s
+            costs.num_ends += index == image.num_slices - 1
+            rate_s = cost_s / _size(image) / num_images
             self._rate_s = rate_s if self._rate_s is None else self._rate_s + _RATE_GAIN * (rate_s - self._rate_s)
 
-    def _costs(self, image: ImageInput) -> list[float | None]:
-        kind = _kind(image)
-        costs = self._costs_by_kind.setdefault(kind, [None] * image.num_slices)
+    def _costs(self, image: ImageInput, num_images: int) -> _Costs:
+        kind = _kind(image, num_images)
+        costs = self._costs_by_kind.setdefault(kind, _Costs([None] * image.num_slices))
         self._costs_by_kind.move_to_end(kind)
         if len(self._costs_by_kind) > _MAX_KINDS:
             self._costs_by_kind.popitem(last=False)
         return costs
 
 
-def _kind(image: ImageInput) -> _Kind:
-    return (image.num_embeds, image.num_slices)
+def _kind(image: ImageInput, num_images: int) -> _Kind:
+    return (image.num_embeds, image.num_slices, num_images)
 
 
 def _size(image: ImageInput) -> float:
@@ -106,7 +155,7 @@ def _size(image: ImageInput) -> float:
     return image.num_embeds / image.num_slices
 
 
-def _slices(encodes: Iterable[EncodeSlice]) -> Iterable[tuple[ImageInput, int]]:
+def _slices(encodes: Iterable[EncodeSlice]) -> Iterable[tuple[ImageInput, int, int]]:
     for encode in encodes:
         for index in range(encode.first_slice, encode.first_slice + encode.num_slices):
-            yield encode.image, index
+            yield encode.image, index, len(encode.images)

@@ -49,7 +49,7 @@ class Outcome:
     @property
     def num_encodings(self) -> int:
         """How often an image was begun."""
-        return sum(e.first_slice == 0 for step in self.steps for e in step.encodes)
+        return sum(len(e.images) for step in self.steps for e in step.encodes if e.first_slice == 0)
 
 
 def made_up_s(step: Step) -> float:

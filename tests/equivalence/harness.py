@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from backend.models.adapter import ModelAdapter
+from backend.runtime.graphs import Recorder
 from backend.runtime.runner import build_runner
 from backend.selftest.compare import differences
 from backend.selftest.drive import Outcome, drive
@@ -101,15 +102,18 @@ def generate(
     scheduler_limits: SchedulerLimits,
     *,
     attention: str = "sdpa",
+    recorder: Recorder | None = None,
+    mate_share: float = 1.0,
     **options: Any,
 ) -> Outcome:
     """`drive` with a runner of its own and times that are noisy."""
-    machine = Machine(noise=0.2)
+    machine = Machine(noise=0.2, mate_share=mate_share)
     runner = build_runner(
         adapter,
         num_blocks=scheduler_limits.num_blocks,
         block_size=scheduler_limits.block_size,
         attention=attention,
+        recorder=recorder,
     )
     return drive(adapter, runner, requests, scheduler_limits, step_s=machine.time_s, **options)
 

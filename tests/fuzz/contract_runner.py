@@ -19,7 +19,17 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
 
-from backend.types import Chunk, EncodeSlice, FinishReason, Request, SchedulerLimits, Step, StepResult, TokenEvent
+from backend.types import (
+    Chunk,
+    EncodeSlice,
+    FinishReason,
+    ImageInput,
+    Request,
+    SchedulerLimits,
+    Step,
+    StepResult,
+    TokenEvent,
+)
 
 VOCAB_SIZE = 61
 COPIES = 2
@@ -97,6 +107,7 @@ class ContractRunner:
         self._kv: dict[int, Cell] = {}
         self._slices_done: dict[str, int] = {}
         self._embeds: dict[str, int] = {}
+        self._batches: dict[str, int] = {}
         self._next_step_id = 0
 
     def admit(self, request: Request) -> None:
@@ -125,7 +136,7 @@ class ContractRunner:
                     del self._kv[self._slot(chunk, index)]
         failed_images = dict.fromkeys(failed_images, "encoder failed")
         for key in failed_images:
-            del self._slices_done[key], self._embeds[key]
+            del self._slices_done[key], self._embeds[key], self._batches[key]
         sampled = {c.request_id: self._sample(c) for c in step.chunks if c.samples}
         return StepResult(
             step.step_id,
@@ -172,25 +183,38 @@ class ContractRunner:
 
     def _evict(self, step: Step) -> None:
         for key in step.evictions:
-            del self._slices_done[key], self._embeds[key]
+            del self._slices_done[key], self._embeds[key], self._batches[key]
 
     def _encode(self, encode: EncodeSlice) -> None:
-        key = encode.image.key
+        """All images of a batch, which are alike, began in one step and are still all of it."""
         assert encode.num_slices >= 1, "an encoder slice of nothing"
+        assert len(encode.images) <= self.limits.max_encoder_batch, "too many images at once"
+        assert all(encode.image.is_alike(mate) for mate in encode.mates), "unlike images in a batch"
+        batch = sum(self.num_encodings.values())
+        for image in encode.images:
+            self._advance(image, encode, batch)
+        batch = self._batches[encode.image.key]
+        batch_keys = {key for key, number in self._batches.items() if number == batch}
+        assert {image.key for image in encode.images} == batch_keys, "a batch is torn apart"
+
+    def _advance(self, image: ImageInput, encode: EncodeSlice, batch: int) -> None:
+        key = image.key
         if encode.first_slice == 0:
             assert key not in self._slices_done, f"image {key} is encoded twice"
             self._slices_done[key] = 0
-            self._embeds[key] = encode.image.num_embeds
+            self._embeds[key] = image.num_embeds
+            self._batches[key] = batch
             self.num_encodings[key] = self.num_encodings.get(key, 0) + 1
         assert self._slices_done[key] == encode.first_slice, f"image {key}: slices out of order"
         self._slices_done[key] += encode.num_slices
-        assert self._slices_done[key] <= encode.image.num_slices, f"image {key}: more slices than it has"
+        assert self._slices_done[key] <= image.num_slices, f"image {key}: more slices than it has"
         if encode.is_last:
             self._slices_done[key] = -1
         assert sum(self._embeds.values()) <= self.limits.encoder_cache_embeds, "the encoder cache is overfull"
 
     def _check_slices(self, step: Step) -> None:
-        assert len({encode.image.key for encode in step.encodes}) == len(step.encodes), "an image comes twice"
+        keys = [image.key for encode in step.encodes for image in encode.images]
+        assert len(set(keys)) == len(keys), "an image comes twice"
         if self.may_encode_at_will:
             return
         if step.num_decode_tokens:

@@ -13,8 +13,8 @@ from backend.types import Step
 class Machine:
     """Seconds of each part of a step; `noise` is a relative standard deviation, `hiccup_odds` those of a tenfold step.
 
-    Slice i of an image costs `slice_s[i % len(slice_s)]`. `token_power` above 1 makes long chunks cost more than their
-    share, below 1 less.
+    Slice i of an image costs `slice_s[i % len(slice_s)]`, and `mate_share` of that for each more in its batch.
+    `token_power` above 1 makes long chunks cost more than their share, below 1 less.
     """
 
     base_s: float = 0.010
@@ -25,6 +25,7 @@ class Machine:
     slice_s: tuple[float, ...] = (0.008, 0.004, 0.012)
     noise: float = 0.0
     hiccup_odds: float = 0.0
+    mate_share: float = 1.0
     token_power: float = 1.0
     slowdown: float = 1.0
     seed: int = 0
@@ -40,8 +41,9 @@ class Machine:
         seconds += self.base_s if work.sequences else 0.0
         seconds += self.token_s * work.tokens**self.token_power
         for encode in step.encodes:
+            load = 1.0 + self.mate_share * len(encode.mates)
             for index in range(encode.first_slice, encode.first_slice + encode.num_slices):
-                seconds += self.slice_s[index % len(self.slice_s)]
+                seconds += load * self.slice_s[index % len(self.slice_s)]
         return seconds * self.slowdown
 
     def time_s(self, step: Step) -> float:

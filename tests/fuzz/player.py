@@ -30,6 +30,7 @@ class Outcome:
     num_hit_tokens: int = 0
     num_encoded: int = 0
     num_reencoded: int = 0
+    num_together: int = 0
     num_rejected: int = 0
     num_drafts: int = 0
     num_accepted: int = 0
@@ -92,6 +93,7 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
                 break
             continue
         outcome.steps.append(step)
+        outcome.num_together += sum(len(encode.mates) for encode in step.encodes)
         runner.may_encode_at_will = _goes_by_time(step, policy)
         if policy.name != "prefill-first":
             _check_no_decode_is_stalled(step, policy.view)
@@ -178,7 +180,7 @@ def _cancel(request_id: str, scheduler: Scheduler, runner: ContractRunner) -> No
 
 def _failures(rng: random.Random, trace: Trace, step: Step) -> tuple[list[str], list[str]]:
     requests = [chunk.request_id for chunk in step.chunks if rng.random() < trace.failure_odds / 2]
-    images = [encode.image.key for encode in step.encodes if rng.random() < trace.failure_odds]
+    images = [i.key for encode in step.encodes for i in encode.images if rng.random() < trace.failure_odds]
     return requests, images
 
 
@@ -192,8 +194,8 @@ def _goes_by_time(step: Step, policy: WatchedPolicy) -> bool:
         return True
     view, cost = policy.view, policy.cost
     assert view is not None
-    first_and_last = [(e.image, e.first_slice, e.first_slice + e.num_slices) for e in view.images]
-    costs = [cost.slices.slice_s(image, i) for image, first, last in first_and_last for i in range(first, last)]
+    slices = [(e, index) for e in view.images for index in range(e.first_slice, e.first_slice + e.num_slices)]
+    costs = [cost.slices.slice_s(e.image, index, len(e.images)) for e, index in slices]
     if not costs or None in costs:
         return False
     room_s = 0.2

@@ -17,7 +17,7 @@ class LoudScheduler(Scheduler):
         step = super().schedule()
         if step is not None:
             chunks = [f"{c.request_id}[{c.start}+{c.num_tokens}]{'*' * c.samples}" for c in step.chunks]
-            encodes = [f"{e.image.key}({e.first_slice}+{e.num_slices})" for e in step.encodes]
+            encodes = [f"{'+'.join(i.key for i in e.images)}({e.first_slice}+{e.num_slices})" for e in step.encodes]
             print(step.step_id, *chunks, *encodes, *(f"-{key}" for key in step.evictions))
         return step
 

@@ -15,11 +15,13 @@ import backend.sched.scheduler
 import backend.sched.speculator
 from backend.sched.blocks import BlockKey, BlockPool, BlockTable, PrefixIndex
 from backend.sched.encoder_ledger import EncoderLedger
+from backend.sched.image_booking import Batching
 from backend.sched.policy import PrefillFirst, StallFree, View
 from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState, Sequence
+from backend.sched.slice_costs import SliceCosts
 from backend.sched.view import Lane
-from backend.types import Chunk, ImageInput, StepResult, TokenEvent
+from backend.types import Chunk, EncodeSlice, ImageInput, StepResult, TokenEvent
 from tests.fuzz.player import play
 from tests.fuzz.traces import make_trace
 
@@ -238,10 +240,47 @@ def sample_one_too_many(patch: Patch) -> None:
 def encode_at_full_speed_beside_decodes(patch: Patch) -> None:
     original = backend.sched.scheduler.book_images
 
-    def book_images(running: Any, ledger: EncoderLedger, num_slices: int, in_use: Any, step_id: int) -> Any:
-        return original(running, ledger, 9, in_use, step_id)
+    def book_images(running: Any, ledger: Any, batching: Any, num_slices: int, in_use: Any, step_id: int) -> Any:
+        return original(running, ledger, batching, 9, in_use, step_id)
 
     patch.setattr(backend.sched.scheduler, "book_images", book_images)
+
+
+def encode_unlike_images_together(patch: Patch) -> None:
+    patch.setattr(ImageInput, "is_alike", lambda image, other: bool(image.layout))
+
+
+def encode_too_many_together(patch: Patch) -> None:
+    patch.setattr(SliceCosts, "batch_len", lambda costs, image, num_images: 9)
+    patch.setattr(Scheduler, "_batching", property(lambda scheduler: Batching(9, scheduler.policy.cost.slices)))
+
+
+def leave_a_mate_behind(patch: Patch) -> None:
+    """From the second slice on, a batch goes on without its last image."""
+    original = EncoderLedger.advance
+
+    def advance(ledger: EncoderLedger, key: str, max_slices: int) -> EncodeSlice:
+        encode = original(ledger, key, max_slices)
+        return replace(encode, mates=encode.mates[:-1]) if encode.first_slice else encode
+
+    patch.setattr(EncoderLedger, "advance", advance)
+
+
+def forget_that_mates_are_resident(patch: Patch) -> None:
+    original = EncoderLedger.complete
+
+    def complete(ledger: EncoderLedger, key: str) -> None:
+        if all(not ledger.is_resident(mate.key) for mate in ledger.mates_of(key)):
+            original(ledger, key)
+
+    patch.setattr(EncoderLedger, "complete", complete)
+
+
+def keep_the_evicted_in_their_batch(patch: Patch) -> None:
+    def remove(ledger: EncoderLedger, key: str) -> None:
+        del ledger._entries[key]
+
+    patch.setattr(EncoderLedger, "_remove", remove)
 
 
 def accept_one_guess_too_many(patch: Patch) -> None:
@@ -371,6 +410,11 @@ MUTANTS: Seq[Mutant] = (
     lose_stop_tokens,
     sample_one_too_many,
     encode_at_full_speed_beside_decodes,
+    encode_unlike_images_together,
+    encode_too_many_together,
+    leave_a_mate_behind,
+    forget_that_mates_are_resident,
+    keep_the_evicted_in_their_batch,
     accept_one_guess_too_many,
     count_rejected_guesses_as_computed,
     publish_blocks_with_rejected_guesses,

@@ -44,6 +44,7 @@ def test_random_traces(first: int) -> None:
     assert sum(outcome.num_hit_tokens for outcome in outcomes) > 1000
     assert sum(outcome.num_encoded for outcome in outcomes) > 100
     assert sum(outcome.num_reencoded for outcome in outcomes) > 5
+    assert sum(outcome.num_together for outcome in outcomes) > 10
     assert sum(outcome.num_rejected for outcome in outcomes) > 20
     # Guesses that are right, and guesses that are wrong.
     num_drafts, num_accepted = (sum(getattr(o, name) for o in outcomes) for name in ("num_drafts", "num_accepted"))

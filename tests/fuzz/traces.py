@@ -48,6 +48,7 @@ class Trace:
             slice_s=tuple(rng.choice((1e-4, 0.01, 0.1)) for _ in range(3)),
             noise=rng.choice((0.0, 0.1, 0.5)),
             hiccup_odds=rng.choice((0.0, 0.05)),
+            mate_share=rng.choice((0.1, 0.5, 1.0)),
             seed=self.seed,
         )
 
@@ -55,7 +56,8 @@ class Trace:
 def make_trace(seed: int) -> Trace:
     """The world of `seed`: bounds are tight around its requests, and now and then too tight for some of them."""
     rng = random.Random(seed)
-    requests = _make_requests(rng)
+    together = random.Random(seed + 5)
+    requests = _make_requests(rng, together)
     squeeze = rng.choice((0.5, 1.0, 1.0, 1.0, 1.0, 1.0))
     longest = int(squeeze * max(len(request.prompt.token_ids) for request in requests)) + 1
     images = [image for request in requests for image in request.prompt.images]
@@ -82,6 +84,7 @@ def make_trace(seed: int) -> Trace:
         background_aging_steps=rng.choice((1, 10, 256)),
         num_speculative_tokens=num_speculative_tokens,
         is_token_budget_exact=random.Random(seed + 4).random() < 0.7,
+        max_encoder_batch=together.choice((1, 2, 4)),
     )
     return Trace(
         seed=seed,
@@ -98,10 +101,19 @@ def make_trace(seed: int) -> Trace:
     )
 
 
-def _make_requests(rng: random.Random) -> tuple[Request, ...]:
-    """Prompts of shared pieces, so that prefixes and images repeat: some with one image swapped under the same text."""
+def _make_requests(rng: random.Random, together: random.Random) -> tuple[Request, ...]:
+    """Prompts of shared pieces, so that prefixes and images repeat: some with one image swapped under the same text.
+
+    Some images are alike, others only look so: their layouts differ, or they have none. Now and then a request brings
+    an image that nobody else has, as those of a camera do.
+    """
     texts = [tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 3, 7, 16, 33)))) for _ in range(3)]
     images = [ImageInput(f"image-{i}", rng.randint(1, 12), rng.randint(1, 5)) for i in range(4)]
+    twin, odds = together.choice(images), together.choice((0.0, 0.7, 1.0))
+    for i in range(4):
+        like = twin if together.random() < odds else images[i]
+        layout = (1,) if together.random() < odds else together.choice(((), (1,), (2,)))
+        images[i] = ImageInput(f"image-{i}", like.num_embeds, like.num_slices, layout=layout)
     atomic, with_images = rng.random() < 0.3, rng.random() < 0.7
     layouts: list[list[tuple[int, ...] | ImageInput]] = []
     for _ in range(3):
@@ -117,6 +129,9 @@ def _make_requests(rng: random.Random) -> tuple[Request, ...]:
         twins = [i for i, piece in enumerate(pieces) if isinstance(piece, ImageInput)]
         if twins and rng.random() < 0.5:
             pieces[rng.choice(twins)] = rng.choice(images)
+        if with_images and together.random() < odds / 2:
+            frame = ImageInput(f"frame-{number}", twin.num_embeds, twin.num_slices, layout=(1,))
+            pieces.insert(together.randint(0, len(pieces)), frame)
         requests.append(_make_request(rng, f"r{number}", pieces, atomic))
     return tuple(requests)
 

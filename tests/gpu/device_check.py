@@ -2,7 +2,8 @@
 
 Needs torch, transformers and safetensors beside this repository (pictures: greenlet; FlexAttention: a C compiler) and
 no network. Right tokens from small models; then speed of random weights at the shapes of SmolVLM-256M and Qwen3-VL-2B:
-decode steps, a prompt, a picture, and what cameras do to chats. Ends with 1 if anything came out wrong.
+decode steps, with and without graphs, a prompt, pictures alone and together, and what cameras do to chats. Ends with 1
+if anything came out wrong.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from torch.nn.attention import flex_attention
 from tests.gpu.equality import equality_rows
 from tests.gpu.made_models import FULL, SMALL, Made, Shape, make
 from tests.gpu.rates import Rates, measure_rates
-from tests.gpu.speed import decode_rows, picture_rows, prefill_rows
+from tests.gpu.runners import GRAPHS
+from tests.gpu.speed import decode_rows, picture_rows, prefill_rows, together_rows
 from tests.gpu.stalls import stall_rows
 from tests.gpu.table import Row, attempt, show
 
-BACKENDS = ("sdpa", "flex")
+WAYS = ("sdpa", "flex", GRAPHS)
 LIMIT_S = 420.0
 """No part begins after this long."""
 
@@ -44,6 +46,7 @@ class Extent:
     repeats: int
     num_gaps: int
     gaps_limit_s: float
+    together: tuple[int, ...] = (2, 4, 8)
 
 
 WHOLE = Extent(
@@ -73,7 +76,7 @@ class Check:
     def run(self) -> None:
         """All parts, right tokens first."""
         for shape in self._possible(SMALL):
-            work = lambda s=shape: equality_rows(s, self.device, BACKENDS, *self.extent.texts)  # noqa: E731
+            work = lambda s=shape: equality_rows(s, self.device, WAYS, *self.extent.texts)  # noqa: E731
             self.part("equality", shape.name, "", work)
         rates = measure_rates(self.device, self.extent is TINY)
         figures = f"{rates.bytes_per_s / 1e9:,.0f} GB/s copied, {rates.flops_per_s / 1e12:,.1f} TFLOP/s bfloat16"
@@ -86,13 +89,15 @@ class Check:
 
     def _time(self, made: Made, rates: Rates) -> None:
         extent = self.extent
-        for name in BACKENDS:
+        for name in WAYS:
             self.part(
                 "decode",
                 made.name,
                 name,
                 lambda b=name: decode_rows(made, b, rates, extent.widths, extent.context, extent.repeats),
             )
+            if name == GRAPHS:
+                continue  # a prompt is computed as without
             self.part(
                 "prefill",
                 made.name,
@@ -100,11 +105,12 @@ class Check:
                 lambda b=name: prefill_rows(made, b, rates, extent.prompt_len, extent.repeats),
             )
         self.part("picture", made.name, "", lambda: picture_rows(made, extent.repeats))
+        self.part("picture", made.name, "together", lambda: together_rows(made, extent.together, extent.repeats))
         self.part(
             "stalls",
             made.name,
-            BACKENDS[0],
-            lambda: stall_rows(made, BACKENDS[0], extent.num_gaps, extent.gaps_limit_s),
+            "",
+            lambda: stall_rows(made, extent.num_gaps, extent.gaps_limit_s),
         )
 
     def _possible(self, shapes: Iterable[Shape]) -> list[Shape]:

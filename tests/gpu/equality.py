@@ -16,13 +16,14 @@ import torch
 from backend.models.adapter import ModelAdapter
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.kv_pool import KvPool
-from backend.runtime.runner import Runner, build_runner
+from backend.runtime.runner import Runner
 from backend.runtime.text_backend import make_text
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.types import Prepared, Request, SamplingParams, SchedulerLimits
 from tests.gpu.made_models import Made, Shape, make_exact
 from tests.gpu.prompts import mixed_prompts
+from tests.gpu.runners import runner_of
 from tests.gpu.table import OK, Row
 
 LIMITS = SchedulerLimits(
@@ -32,6 +33,7 @@ LIMITS = SchedulerLimits(
     max_model_len=1024,
     num_blocks=128,
     enable_prefix_caching=False,
+    max_encoder_batch=4,
 )
 MAX_REGRET = {torch.float32: 1e-3, torch.bfloat16: 0.25}
 """How far below the best logit (of CPU float32) a chosen token may lie, in standard deviations of the logits."""
@@ -88,7 +90,7 @@ def _row(
 def _answers(made: Made, backend: str, prompts: list[Prepared], num_tokens: int) -> Answers:
     """Run twice: the first run compiles and fills caches, and must give the same tokens."""
     is_fast = backend != "reference"
-    runner = build_runner(made.adapter, num_blocks=LIMITS.num_blocks, block_size=LIMITS.block_size, attention=backend)
+    runner = runner_of(made, backend, LIMITS.num_blocks)
     first = _generate(runner, prompts, num_tokens, count_waits=False)
     if not is_fast:
         return first

@@ -78,7 +78,7 @@ class _TileShapeKnown(SmolVlm):
         side = self._vision.embeddings.image_size
         with torch.inference_mode():
             tile = torch.zeros(1, 3, side, side, dtype=self.dtype, device=self.device)
-            return self._tower.count(lambda: self.encode_tile(tile))
+            return self._tower.count(lambda: self.encode_tiles(tile))
 
 
 def make(shape: Shape, device: str, dtype: torch.dtype) -> Made:

@@ -26,7 +26,7 @@ def picture_prompt(made: Made, key: str, before: int, after: int, generator: tor
     assert isinstance(adapter, VisionLanguageAdapter), "a model that takes images"
     processed = made.picture(generator)
     num_embeds = processed.placeholder.count(IMAGE_TOKEN)
-    image = ImageInput(key, num_embeds, adapter.num_slices(processed), processed)
+    image = ImageInput(key, num_embeds, adapter.num_slices(processed), processed, adapter.layout(processed))
     ids = random_ids(made, before + after, generator)
     ids[before:before] = [made.adapter.spec.vocab_size - 1] * num_embeds
     span = ImageSpan(before, num_embeds, key)

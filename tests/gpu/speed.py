@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import torch
 
-from backend.runtime.runner import Runner, build_runner
+from backend.runtime.closeness import MAX_ERROR, relative_error
+from backend.runtime.runner import Runner
 from backend.types import Chunk, SamplingParams, Step
 from tests.gpu.made_models import Made
 from tests.gpu.prompts import picture_prompt, random_ids
 from tests.gpu.rates import Rates, percentile, settle, timed
-from tests.gpu.table import Row
+from tests.gpu.runners import BLOCK_SIZE, runner_of
+from tests.gpu.table import OK, Row
 
-BLOCK_SIZE = 16
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
 
@@ -23,7 +25,7 @@ def decode_rows(
 ) -> Iterator[Row]:
     """Steps of so many sequences of `context` tokens each, their ids waited for; the floor is what must be read."""
     blocks_each = -(-(context + 1) // BLOCK_SIZE)
-    runner = build_runner(made.adapter, num_blocks=max(widths) * blocks_each, block_size=BLOCK_SIZE, attention=backend)
+    runner = runner_of(made, backend, max(widths) * blocks_each)
     for width in widths:
         step = Step(0, tuple(_chunk(made, i, context, 1, blocks_each) for i in range(width)))
         taken_s = percentile(timed(made.adapter.device.type, lambda step=step: _execute(runner, step), repeats), 50)
@@ -36,7 +38,7 @@ def decode_rows(
 def prefill_rows(made: Made, backend: str, rates: Rates, num_tokens: int, repeats: int) -> Iterator[Row]:
     """A prompt in one chunk; the share of the measured rate of products that its layers come to."""
     num_blocks = -(-num_tokens // BLOCK_SIZE)
-    runner = build_runner(made.adapter, num_blocks=num_blocks, block_size=BLOCK_SIZE, attention=backend)
+    runner = runner_of(made, backend, num_blocks)
     step = Step(0, (_chunk(made, 0, 0, num_tokens, num_blocks),))
     taken_s = percentile(timed(made.adapter.device.type, lambda: _execute(runner, step), repeats), 50)
     spec = made.adapter.spec
@@ -77,6 +79,31 @@ def picture_rows(made: Made, repeats: int) -> Iterator[Row]:
         f"longest {max(slices) * 1e3:.2f} ms"
     )
     yield Row("picture", made.name, f"one frame, {image.num_embeds} rows", figures)
+
+
+def together_rows(made: Made, lengths: tuple[int, ...], repeats: int) -> Iterator[Row]:
+    """Frames encoded in batches of these lengths: what each takes of what it takes alone, and whether its rows are."""
+    device, dtype = made.adapter.device.type, made.adapter.dtype
+    generator = torch.Generator().manual_seed(6)
+    frames = [picture_prompt(made, str(i), 1, 1, generator).images[0] for i in range(max(lengths))]
+    alone = [_run(made.adapter.encode(frame)) for frame in frames]
+    alone_s = percentile(timed(device, lambda: _run(made.adapter.encode(frames[0])), repeats), 50)
+    for length in lengths:
+        batch = frames[:length]
+        error = max(map(relative_error, _run(made.adapter.encode_together(batch)), alone[:length]))
+        taken_s = percentile(timed(device, lambda b=batch: _run(made.adapter.encode_together(b)), repeats), 50)
+        figures = f"{taken_s * 1e3:.2f} ms, each {taken_s / length / alone_s:.2f} of one alone; off by {error:.1%}"
+        verdict = OK if error <= MAX_ERROR[dtype] else "not the rows of one alone"
+        yield Row("picture", made.name, f"{length} frames together", figures, verdict)
+
+
+def _run(encoder: Generator[None, None, Any]) -> Any:
+    with torch.inference_mode():
+        while True:
+            try:
+                next(encoder)
+            except StopIteration as end:
+                return end.value
 
 
 def _chunk(made: Made, index: int, start: int, num_tokens: int, blocks_each: int) -> Chunk:

@@ -101,11 +101,11 @@ def test_an_error_in_the_tower_surfaces_at_the_resumer(
     image = image_of(model, picture(4, 96, 32))
     good = run(model, image)
 
-    def fail(tile: torch.Tensor) -> torch.Tensor:
+    def fail(tiles: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(model, "encode_tile", fail)
+        patch.setattr(model, "encode_tiles", fail)
         with pytest.raises(RuntimeError, match="no memory"):
             resume(model.encode(image))
     assert torch.equal(run(model, image), good)
@@ -136,3 +136,28 @@ def test_an_image_without_a_grid_is_one_tile(adapter: Adapters) -> None:
         processor.do_image_splitting = splitting
     assert (image.num_embeds, image.num_slices) == (4, model._slices_per_tile)
     assert run(model, image).shape == (4, 64)
+
+
+@pytest.mark.parametrize("family", [*VISION, "idefics3", "llava", "llava_onevision", "internvl"])
+def test_images_encoded_together_have_the_rows_they_have_alone(family: str, adapter: Adapters) -> None:
+    model = adapter(family)
+    images = [image_of(model, picture(seed, 96, 64)) for seed in (1, 2, 3)]
+    alone = [run(model, image) for image in images]
+    assert all(images[0].is_alike(image) for image in images)
+    encoder: Any = model.encode_together(images)
+    for _ in range(images[0].num_slices - 1):
+        assert resume(encoder) is None
+    together: Any = resume(encoder)
+    for rows, expected in zip(together, alone, strict=True):
+        torch.testing.assert_close(rows, expected, atol=1e-5, rtol=1e-5)
+    assert (alone[0] - alone[1]).abs().max() > 1e-2
+    assert (alone[1] - alone[2]).abs().max() > 1e-2
+
+
+def test_pictures_of_other_sizes_are_not_alike(adapter: Adapters) -> None:
+    for family in ("smolvlm", "qwen3_vl"):
+        model = adapter(family)
+        wide, high = image_of(model, picture(1, 128, 32)), image_of(model, picture(1, 32, 128))
+        if wide.num_embeds == high.num_embeds and family == "qwen3_vl":
+            assert not wide.is_alike(high), "as many patches, in other places"
+        assert not wide.is_alike(image_of(model, picture(1, 96, 96)))

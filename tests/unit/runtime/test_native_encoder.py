@@ -155,7 +155,7 @@ def test_an_int8_tower_takes_the_announced_slices_and_gives_close_rows(directory
 def test_an_encoder_dropped_inside_an_int8_block_leaves_no_trace(directory: Path, tmp_path: Path) -> None:
     model, _ = chosen(directory, tmp_path)
     model._tower.slice_s = 1e-12
-    model.recount_slices()
+    model.recount_slices(takes_batches=True)
     image = image_of(model, picture(3, 32, 32))
     before = run(model, image)
     for num_slices in range(1, 12):

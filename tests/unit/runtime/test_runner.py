@@ -99,6 +99,60 @@ def test_evictions_come_first(runner: Runner, adapter: ToyAdapter) -> None:
     assert list(result.failed_requests) == ["whole"]
 
 
+def together(runner: Runner, first: int, num: int, *pictures: ImageInput) -> StepResult:
+    return runner.execute(Step(0, (), (EncodeSlice(pictures[0], first, num, pictures[1:]),)))
+
+
+def rows_seen(runner: Runner, key: str) -> tuple[int, ...]:
+    return runner.execute(Step(9, (chunk("a", 15, embeds=(EmbedSlice(key, 0, 0, 1),)),))).sampled["a"]
+
+
+def test_a_batch_is_encoded_at_once_and_each_image_gets_its_own_rows(runner: Runner, adapter: ToyAdapter) -> None:
+    pictures = [image(key, 1, [None, None, None, rows(value)]) for key, value in (("a", 3), ("b", 6), ("c", 9))]
+    for first, num in ((0, 1), (1, 2)):
+        assert together(runner, first, num, *pictures) == StepResult(0, {})
+    assert (adapter.batches, adapter.num_resumed) == ([("a", "b", "c")], 3)
+    assert [rows_seen(runner, key) for key in "abc"] == [(4,), (7,), (10,)]
+
+
+def test_a_batch_goes_on_without_those_that_are_evicted(runner: Runner, adapter: ToyAdapter) -> None:
+    """The second one is begun anew while its old batch is on its way, and has the rows of its own."""
+    a, b = image("a", 1, [None, None, rows(3)]), image("b", 1, [None, None, rows(6)])
+    together(runner, 0, 1, a, b)
+    fresh = image("b", 1, [None, None, rows(8)])
+    step = Step(1, (), (EncodeSlice(a, 1, 1), EncodeSlice(fresh, 0, 1)), evictions=("b",))
+    assert runner.execute(step) == StepResult(1, {})
+    assert rows_seen(runner, "a") == (4,)
+    assert runner.execute(Step(2, (chunk("x", 15, embeds=(EmbedSlice("b", 0, 0, 1),)),))).failed_requests
+    encode(runner, fresh, 1, 1)
+    assert rows_seen(runner, "b") == (9,)
+    assert adapter.closed == ["a", "b", "b"]
+
+
+def test_a_batch_that_nobody_wants_is_closed(runner: Runner, adapter: ToyAdapter) -> None:
+    together(runner, 0, 1, image("a", 1, [None, None, rows(3)]), image("b", 1, [None, None, rows(6)]))
+    runner.execute(Step(1, (), evictions=("a",)))
+    assert adapter.closed == []
+    runner.execute(Step(1, (), evictions=("b",)))
+    assert adapter.closed == ["a", "b"]
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+def test_an_image_fails_alone_whoever_is_encoded_with_it(runner: Runner, adapter: ToyAdapter, fails_at: int) -> None:
+    script: list[RuntimeError | torch.Tensor | None] = [None, None, None, rows(6)]
+    script[fails_at] = RuntimeError("out of luck")
+    pictures = [image("a", 1, [None, None, None, rows(3)]), image("b", 1, script)]
+    results = [together(runner, 0, 2, *pictures)]
+    if fails_at == 2:
+        results.append(together(runner, 2, 1, *pictures))
+    else:
+        encode(runner, pictures[0], 2, 1)
+    failed = {key: reason for result in results for key, reason in result.failed_images.items()}
+    assert failed == {"b": "the vision encoder failed: RuntimeError: out of luck"}
+    assert rows_seen(runner, "a") == (4,)
+    assert adapter.batches == [("a", "b"), ("a",), ("b",)]
+
+
 def test_logits_that_are_not_numbers_fail_their_request(runner: Runner, adapter: ToyAdapter) -> None:
     adapter.poisoned_ids = {4}
     result = runner.execute(Step(1, (chunk("a", 4), chunk("b", 5))))

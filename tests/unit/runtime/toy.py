@@ -46,6 +46,7 @@ class ToyAdapter:
     def __init__(self) -> None:
         self.num_resumed = 0
         self.closed: list[str] = []
+        self.batches: list[tuple[str, ...]] = []
         self.poisoned_ids: set[int] = set()
 
     def prepare(self, messages: Sequence[Message], images: Sequence[Image.Image], tools: Any = ()) -> Prepared:
@@ -55,18 +56,24 @@ class ToyAdapter:
         return torch.nn.functional.pad(token_ids[:, None].float(), (0, HIDDEN - 1))
 
     def encode(self, image: ImageInput) -> Generator[None, None, torch.Tensor]:
+        return (yield from self.encode_together((image,)))[0]
+
+    def encode_together(self, images: Sequence[ImageInput]) -> Generator[None, None, tuple[torch.Tensor, ...]]:
+        """A batch fails with the first error of any."""
         assert torch.is_inference_mode_enabled(), "the resumer holds inference mode"
-        *slices, rows = cast(list[Any], image.pixels)
+        self.batches.append(tuple(image.key for image in images))
+        scripts = [cast(list[Any], image.pixels) for image in images]
         try:
-            for index, error in enumerate(slices):
+            for index, errors in enumerate(zip(*(script[:-1] for script in scripts), strict=True)):
                 self.num_resumed += 1
-                if error is not None:
-                    raise error
-                if index < len(slices) - 1:
+                for error in errors:
+                    if error is not None:
+                        raise error
+                if index < len(scripts[0]) - 2:
                     yield
-            return rows
+            return tuple(script[-1] for script in scripts)
         finally:
-            self.closed.append(image.key)
+            self.closed += [image.key for image in images]
 
     def forward(self, embeds: torch.Tensor, positions: torch.Tensor, plan: object) -> torch.Tensor:
         assert isinstance(plan, StepAttention)
