@@ -95,9 +95,10 @@ class EngineConfig:
     )
     quantization: str = setting(
         "auto",
-        "number format of matrix products on a CPU, in the text model and in a vision transformer whose embeddings "
-        "stay close enough (none: that of the weights; auto: whichever is fastest here, measured once)",
-        choices=("auto", "none", "int8"),
+        "number format of matrix products on a CPU, in the text model and, in int8, in a vision transformer whose "
+        "embeddings stay close enough (none: that of the weights; auto: whichever is fastest here, measured once; int4 "
+        "only for weights that had four bits before)",
+        choices=("auto", "none", "int8", "int4"),
     )
     attention_backend: str = setting(
         "auto",

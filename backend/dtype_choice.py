@@ -43,7 +43,7 @@ def choose_dtype(model: str, quantization: str, cache_dir: Path, say: Say) -> st
         memory.remember(key, readings)
     best = fastest(readings)
     shown = "; ".join(f"{name} {' / '.join(f'{ms:.2f}' for ms in taken)} ms" for name, taken in readings.items())
-    say(f"Weights: {best}, the faster of {shown} (1, 8 and 64 rows times {sizes[0]} x {sizes[1]})")
+    say(f"Weights: {best}, the faster of {shown} (1, 8 and 64 rows times {sizes[0]} x {sizes[1]}){memory.caveat(key)}")
     return best
 
 

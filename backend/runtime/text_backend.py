@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter
     from backend.runtime.attention.base import AttentionBackend
     from backend.runtime.kv_pool import KvPool
+    from backend.runtime.native.packing import Numbers
 
-TEXT_BACKENDS = ("torch", "native", "native-int8")
+NATIVE: dict[str, Numbers] = {"native": "float32", "native-int8": "int8", "native-int4": "int4"}
+"""Compiled loops, and what their weights are."""
+TEXT_BACKENDS = ("torch", *NATIVE)
 
 
 class TextBackend(Protocol):
@@ -66,4 +69,4 @@ def make_text(name: str, adapter: ModelAdapter, pool: KvPool, *, attention: str)
         raise ConfigError(f"text backend {name!r} is unknown; choose one of: {', '.join(TEXT_BACKENDS)}")
     from backend.runtime.native.compiler import make_native
 
-    return make_native(adapter.text_parts(), pool, int8=name == "native-int8")
+    return make_native(adapter.text_parts(), pool, NATIVE[name])

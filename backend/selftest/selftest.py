@@ -15,7 +15,7 @@ from backend.errors import EngineError, ModelLoadError
 from backend.models.checkpoint import Checkpoint, one_line, open_checkpoint
 from backend.models.hf_adapter import TEXT_FAMILIES
 from backend.models.registry import FAMILIES, load
-from backend.runtime.native.compiler import find_native_obstacle
+from backend.runtime.native.choice import find_obstacles
 from backend.sched.policy import POLICIES
 from backend.selftest import checks
 from backend.selftest.checks import Bench, Check, Served, Truth
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 MIN_DISTINCT = 8
 """An answer of fewer different tokens agrees too easily with a wrong one."""
-BACKENDS = {"none": ("torch",), "int8": ("native-int8",), "auto": ("torch", "native", "native-int8")}
-"""What computes the text, by `quantization`, as a server chooses from."""
 SHORT = ("whole prompts", "chunks of 7", "late ones join", "prefix cache", "preempted", "guessed tokens")
 """What compiled loops are asked: they compute the text alone, in whatever order it comes."""
-PREFIXES = {"torch": "", "native": "compiled: ", "native-int8": "int8: "}
+PREFIXES = {"torch": "", "native": "compiled: ", "native-int8": "int8: ", "native-int4": "int4: "}
+ROUNDED = ("native-int8", "native-int4")
+"""What rounds by design is compared, not judged."""
 
 Answers = dict[str, Expected]
 
@@ -113,14 +113,14 @@ class Selftest:
     def _usable(self, adapter: ModelAdapter) -> tuple[list[str], list[str]]:
         """The text backends that compute this model here, and why others do not."""
         usable, notes = [], []
-        for name in BACKENDS[self.quantization]:
-            obstacle = None if name == "torch" else find_native_obstacle(adapter.text_parts(), int8="int8" in name)
+        for name, obstacle in find_obstacles(adapter.text_parts(), self.quantization).items():
             if obstacle is None:
                 usable.append(name)
             else:
                 notes.append(f"{PREFIXES[name]}not tested, {obstacle}")
         if not usable:
-            raise ModelLoadError(f"model {self.name!r} cannot be computed in int8 here: {notes[0].partition(', ')[2]}")
+            reason = notes[0].partition(", ")[2]
+            raise ModelLoadError(f"model {self.name!r} cannot be computed in {self.quantization} here: {reason}")
         return usable, notes
 
 
@@ -151,7 +151,7 @@ class _Examiner:
         truth: Truth = {name: answer.token_ids for name, answer in self.expected.items()}
         for name, check in plan.items():
             self.progress.begin(PREFIXES[text] + name)
-            yield self._result(PREFIXES[text] + name, check, bench, truth, is_judged=text != "native-int8")
+            yield self._result(PREFIXES[text] + name, check, bench, truth, is_judged=text not in ROUNDED)
 
     def _result(self, name: str, check: Check, bench: Bench, truth: Truth, *, is_judged: bool) -> CheckResult:
         try:

@@ -1,4 +1,4 @@
-"""What a text backend costs in quality: `python -m tests.bench.quality MODEL_DIR CAPTIONS_DIR [BACKEND] [NUM] [NOISE]`.
+"""What text backends cost in quality: `python -m tests.bench.quality MODEL_DIR CAPTIONS_DIR [BACKEND[+NOISE],… [NUM]]`.
 
 Teacher-forced on photographs with human captions: the ratio of its loss to torch's in float32, and how often both find
 the same token most likely. The bound for a mode that is chosen by itself: at most 1.02, at least 0.95.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from backend.models.adapter import ModelAdapter
 from backend.models.registry import load
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.kv_pool import KvPool
-from backend.runtime.text_backend import make_text
+from backend.runtime.text_backend import TextBackend, make_text
 
 NUM_SLOTS = 512
 
@@ -51,33 +52,58 @@ def with_noise(embeds: torch.Tensor, places: list[int], noise: float, generator:
     return noisy
 
 
-def main(model: str, captions: str, backend: str = "native-int8", num: str = "100", noise: str = "0") -> None:
+@dataclass
+class Tally:
+    """What one variant, a backend with its noise, has lost so far, and how often it agreed."""
+
+    name: str
+    text: TextBackend
+    noise: float
+    generator: torch.Generator
+    loss: float = 0.0
+    agreed: int = 0
+
+    def logits(self, embeds: torch.Tensor, of_image: list[int], start: int) -> torch.Tensor:
+        """Of every token from `start` on, given those before it."""
+        given = with_noise(embeds, of_image, self.noise, self.generator) if self.noise else embeds.clone()
+        places = torch.arange(len(embeds))
+        inputs = AttentionInputs((0, len(embeds)), (len(embeds),), ((0,),), places)
+        return self.text.logits(self.text.forward(given, places[None], inputs)[start - 1 : -1])
+
+
+def variants_of(adapter: ModelAdapter, names: str) -> list[Tally]:
+    """Float32 first, then those named."""
+    pool = KvPool(adapter.spec, num_blocks=1, block_size=NUM_SLOTS, dtype=torch.float32, device=adapter.device)
+    texts: dict[str, TextBackend] = {}
+    tallies = []
+    for name in ("torch", *names.split(",")):
+        backend, _, noise = name.partition("+")
+        if backend not in texts:
+            texts[backend] = make_text(backend, adapter, pool, attention="sdpa")
+        tallies.append(Tally(name, texts[backend], float(noise or 0), torch.Generator().manual_seed(1)))
+    return tallies
+
+
+def main(model: str, captions: str, names: str = "native-int8,native-int4", num: str = "100") -> None:
     adapter = load(model, device="cpu", dtype="float32")
-    texts = []
-    for name in ("torch", backend):
-        pool = KvPool(adapter.spec, num_blocks=1, block_size=NUM_SLOTS, dtype=torch.float32, device=adapter.device)
-        texts.append(make_text(name, adapter, pool, attention="sdpa"))
-    losses, agreed, total, generator = [0.0, 0.0], 0, 0, torch.Generator().manual_seed(1)
+    exact, *others = tallies = variants_of(adapter, names)
+    total = 0
     lines = (Path(captions) / "captions.jsonl").read_text(encoding="utf-8").splitlines()[: int(num)]
     with torch.inference_mode():
-        for row in map(json.loads, lines):
+        for done, row in enumerate(map(json.loads, lines), 1):
             photograph = Path(captions) / "images" / row["image"]
             token_ids, start, of_image, embeds = encode(adapter, photograph, row["captions"][0])
-            inputs_of = (embeds, with_noise(embeds, of_image, float(noise), generator))
-            places = torch.arange(len(token_ids))
-            inputs = AttentionInputs((0, len(token_ids)), (len(token_ids),), ((0,),), places)
-            best = []
-            for index, text in enumerate(texts):
-                logits = text.logits(text.forward(inputs_of[index].clone(), places[None], inputs)[start - 1 : -1])
-                target = torch.tensor(token_ids[start:])
-                losses[index] += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
-                best.append(logits.argmax(-1))
-            agreed += int((best[0] == best[1]).sum())
-            total += len(best[0])
-    print(
-        f"{backend}: {total} tokens, loss {losses[1] / total:.4f} = {losses[1] / losses[0]:.4f} x float32's, ", end=""
-    )
-    print(f"same most likely token in {agreed / total:.2%}")
+            target, best = torch.tensor(token_ids[start:]), torch.empty(0)
+            for tally in tallies:
+                logits = tally.logits(embeds, of_image, start)
+                tally.loss += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
+                best = logits.argmax(-1) if tally is exact else best
+                tally.agreed += int((best == logits.argmax(-1)).sum())
+            total += len(target)
+            if done % 20 == 0 or done == len(lines):
+                print(f"{done} photographs, {total} tokens, float32's loss {exact.loss / total:.4f}", flush=True)
+                for t in others:
+                    print(f"  {t.name}: {t.loss / exact.loss:.4f} x, same token in {t.agreed / total:.2%}", flush=True)
 
 
 if __name__ == "__main__":

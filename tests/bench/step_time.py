@@ -1,4 +1,4 @@
-"""Times steps of the text model by each text backend: `python -m tests.bench.step_time MODEL_DIR`. Prints one table.
+"""Times steps of the text model by text backends: `python -m tests.bench.step_time MODEL_DIR [BACKEND …]`.
 
 Decode steps with 200 tokens of context a sequence, prompt chunks from an empty pool; the shortest of many runs, and CPU
 time of all threads, which says more than wall time on a machine that others use. The last column is the time that one
@@ -55,10 +55,10 @@ def shortest(call: Callable[[], object], repeats: int) -> tuple[float, float]:
     return min(wall) * 1e3, min(cpu) * 1e3
 
 
-def main(model: str) -> None:
+def main(model: str, *names: str) -> None:
     adapter = load(model, device="cpu", dtype="float32")
     print(f"{'backend':<12} {'step':<12} {'wall ms':>8} {'CPU ms':>8} {'tokens/s':>9} {'layout us':>10}")
-    for name in TEXT_BACKENDS:
+    for name in names or TEXT_BACKENDS:
         pool = KvPool(adapter.spec, num_blocks=256, block_size=BLOCK_SIZE, dtype=torch.float32, device=adapter.device)
         text = make_text(name, adapter, pool, attention="sdpa")
         for title, num_seqs, num_tokens in SHAPES:
@@ -81,4 +81,4 @@ def main(model: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

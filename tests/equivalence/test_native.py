@@ -101,8 +101,11 @@ def test_a_fault_in_the_step_is_seen(
         assert_matches(expected("llama"), outcome.tokens)
 
 
+@pytest.mark.parametrize("text", ["native-int8", "native-int4"])
 @pytest.mark.parametrize("family", ["llama", "smolvlm"])
-def test_int8_does_not_depend_on_company(family: str, adapter: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_numbers_do_not_depend_on_company(
+    family: str, text: str, adapter: Adapters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each row is quantised by itself and summed in one order.
 
     Chunks below 8 tokens, which attend like decoding rows: a longer one sums its scores in another order, and rounding
@@ -112,7 +115,7 @@ def test_int8_does_not_depend_on_company(family: str, adapter: Adapters, monkeyp
     obstacle = find_native_obstacle(model.text_parts(), int8=True)
     if obstacle is not None:
         pytest.skip(obstacle)
-    monkeypatch.setattr(harness, "build_runner", partial(runner.build_runner, text="native-int8"))
+    monkeypatch.setattr(harness, "build_runner", partial(runner.build_runner, text=text))
     requests = [request_of(model, p) for p in prompts_of(family)]
     alone = {r.request_id: generate(model, [r], limits(7)).tokens[r.request_id] for r in requests}
     assert generate(model, requests, limits(7), arrivals=(0, 3, 5, 9)).tokens == alone

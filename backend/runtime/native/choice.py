@@ -1,7 +1,8 @@
 """Which text backend computes fastest on this machine: measured once for each model shape, then remembered.
 
 Int8 products, in groups of 32, are meant to keep the loss on captions within 2 % of float32's and the most likely token
-in at least 95 % of cases: `python -m tests.bench.quality` measures both.
+in at least 95 % of cases: `python -m tests.bench.quality` measures both. Int4 keeps them, too, for weights that had
+four bits before, such as the embedded model's; others it would round too much, so for those it must be demanded.
 """
 
 from __future__ import annotations
@@ -19,13 +20,24 @@ from backend.readings import RememberedReadings, processor_name
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.native.compiler import find_native_obstacle, kernel_cache
-from backend.runtime.text_backend import TextBackend, make_text
+from backend.runtime.native.weights import find_int4_obstacle
+from backend.runtime.text_backend import NATIVE, TextBackend, make_text
 
 if TYPE_CHECKING:
-    from backend.models.adapter import ModelAdapter
+    from backend.models.adapter import ModelAdapter, TextParts
 
-CANDIDATES = {"none": ("torch",), "int8": ("native-int8",), "auto": ("torch", "native", "native-int8")}
-TITLES = {"torch": "float32 (torch)", "native": "float32 (compiled)", "native-int8": "int8 (compiled)"}
+CANDIDATES = {
+    "none": ("torch",),
+    "int8": ("native-int8",),
+    "int4": ("native-int4",),
+    "auto": ("torch", "native", "native-int8", "native-int4"),
+}
+TITLES = {
+    "torch": "float32 (torch)",
+    "native": "float32 (compiled)",
+    "native-int8": "int8 (compiled)",
+    "native-int4": "int4 (compiled)",
+}
 ROWS = (1, 8, 64)
 """Steps measured: one and eight answers running, and a prompt's chunk."""
 BLOCK_SIZE, NUM_REPEATS = 16, 3
@@ -33,20 +45,28 @@ BLOCK_SIZE, NUM_REPEATS = 16, 3
 Say = Callable[[str], None]
 
 
+def find_obstacles(parts: TextParts, quantization: str) -> dict[str, str | None]:
+    """The text backends that `quantization` allows, and why one cannot be used here, in a few words."""
+    obstacles: dict[str, str | None] = dict.fromkeys(CANDIDATES[quantization])
+    for name in obstacles:
+        if name != "torch":
+            obstacles[name] = find_native_obstacle(parts, int8=NATIVE[name] != "float32")
+    if quantization == "auto" and obstacles["native-int4"] is None:
+        obstacles["native-int4"] = find_int4_obstacle(parts)
+    return obstacles
+
+
 def choose_text(adapter: ModelAdapter, quantization: str, cache_dir: Path, say: Say) -> str:
     """The fastest text backend among those that `quantization` allows; says which and why.
 
-    Raises ConfigError when int8 is demanded and cannot be had.
+    Raises ConfigError when int8 or int4 is demanded and cannot be had.
     """
-    parts = adapter.text_parts()
-    obstacles = {
-        name: find_native_obstacle(parts, int8=name == "native-int8")
-        for name in CANDIDATES[quantization]
-        if name != "torch"
-    }
-    if quantization == "int8" and obstacles["native-int8"]:
-        raise ConfigError(f"--quantization int8 cannot be used: {obstacles['native-int8']}")
-    usable = [name for name in CANDIDATES[quantization] if not obstacles.get(name)]
+    obstacles = find_obstacles(adapter.text_parts(), quantization)
+    usable = [name for name in obstacles if not obstacles[name]]
+    if not usable:
+        raise ConfigError(
+            f"--quantization {quantization} cannot be used: {'; '.join(filter(None, obstacles.values()))}"
+        )
     if len(usable) == 1:
         reason = next((o for o in obstacles.values() if o), "as demanded")
         if quantization != "none":
@@ -60,7 +80,10 @@ def choose_text(adapter: ModelAdapter, quantization: str, cache_dir: Path, say: 
         memory.remember(key, times)
     best = min(times, key=lambda name: _score(times[name]))
     shown = "; ".join(f"{TITLES[name]} {' / '.join(f'{ms:.1f}' for ms in taken)} ms" for name, taken in times.items())
-    say(f"Text model: {TITLES[best]}, the fastest of {shown} (1 and 8 answers, a chunk of 64)")
+    rest = "".join(f"; {obstacle}" for obstacle in dict.fromkeys(filter(None, obstacles.values())))
+    say(
+        f"Text model: {TITLES[best]}, the fastest of {shown} (1 and 8 answers, a chunk of 64){rest}{memory.caveat(key)}"
+    )
     return best
 
 

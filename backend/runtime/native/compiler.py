@@ -20,12 +20,26 @@ from backend.runtime.native.weights import find_obstacle
 if TYPE_CHECKING:
     from backend.models.adapter import TextParts
     from backend.runtime.kv_pool import KvPool
+    from backend.runtime.native.packing import Numbers
     from backend.runtime.text_backend import TextBackend
 
 CACHE_DIR = "NUMBA_CACHE_DIR"
 FEATURES = "NUMBA_CPU_FEATURES"
 INT8_FEATURE = "avx512vnni"
-KERNELS = ("elementwise", "layers", "paged", "products", "shares", "softmax", "tiles", "vision")
+"""What int8 products need, whatever the weights are packed in."""
+KERNELS = (
+    "dots",
+    "elementwise",
+    "layers",
+    "paged",
+    "products",
+    "shares",
+    "softmax",
+    "tiles",
+    "tiles_int4",
+    "vectors",
+    "vision",
+)
 """The modules that are compiled."""
 
 
@@ -44,15 +58,15 @@ def find_kernel_obstacle(*, int8: bool) -> str | None:
     return None
 
 
-def make_native(parts: TextParts, pool: KvPool, *, int8: bool) -> TextBackend:
+def make_native(parts: TextParts, pool: KvPool, numbers: Numbers) -> TextBackend:
     """The compiled text backend. Raises ConfigError naming the obstacle where there is one."""
-    obstacle = find_native_obstacle(parts, int8=int8)
+    obstacle = find_native_obstacle(parts, int8=numbers != "float32")
     if obstacle is not None:
         raise ConfigError(f"the compiled text model cannot be used: {obstacle}")
     ready_numba()
     from backend.runtime.native.decoder import NativeText
 
-    return NativeText(parts, pool, int8=int8)
+    return NativeText(parts, pool, numbers)
 
 
 @cache

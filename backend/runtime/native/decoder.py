@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from backend.runtime.native.layers import num_phases, run_head, run_layers
+from backend.runtime.native.packing import PANEL, Numbers, aligned
 from backend.runtime.native.paged import TILE_ROWS
 from backend.runtime.native.shares import TALLY_BYTES
-from backend.runtime.native.weights import PANEL, aligned, pack_text
+from backend.runtime.native.weights import pack_text
 from backend.runtime.sampler import likeliest
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ TABLE_STEP = 1024
 
 
 class NativeText:
-    """`TextBackend` by compiled loops over packed weights, in float32 or with int8 products."""
+    """`TextBackend` by compiled loops over packed weights, in float32 or with int8 products of int8 or int4 weights."""
 
-    def __init__(self, parts: TextParts, pool: KvPool, *, int8: bool) -> None:
-        self._weights = pack_text(parts, int8=int8)
+    def __init__(self, parts: TextParts, pool: KvPool, numbers: Numbers) -> None:
+        self._weights = pack_text(parts, numbers)
         self._rotary: Any = parts.decoder.rotary_emb
         self._pool = (pool.keys.numpy(), pool.values.numpy())
         self._block_size = pool.block_size
-        self._int8 = int8
+        self._rows_kind = np.float32 if numbers == "float32" else np.int8
         # The mask of numba's threads belongs to the calling thread, so it is set at each step.
         self._num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
         self._cos, self._sin = np.empty((2, 0, self._weights.heads[2]), np.float32)
@@ -120,7 +121,7 @@ class NativeText:
         )
         padded_keys = -(-num_keys // PANEL) * PANEL + PANEL
         self._scratch = (
-            aligned([num_rows, widest], np.int8 if self._int8 else np.float32),
+            aligned([num_rows, widest], self._rows_kind),
             aligned([num_rows, num_groups], np.float32),
             aligned([num_rows, num_groups], np.int32),
             aligned([num_rows, widest], np.float32),

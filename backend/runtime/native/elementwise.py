@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from backend.runtime.native.products import FAST
-from backend.runtime.native.tiles import compiled
+from backend.runtime.native.vectors import compiled
 
 
 @compiled

@@ -16,9 +16,9 @@ import numba
 import numpy as np
 import torch
 
+from backend.runtime.native.packing import PANEL, aligned, group_len
 from backend.runtime.native.vision import KEYS_GROUP, TILE, attend, finish, pack_heads, project
 from backend.runtime.native.vision_weights import pack_block
-from backend.runtime.native.weights import PANEL, aligned, group_len
 
 if TYPE_CHECKING:
     from backend.models.adapter import BlockParts, Pacer

@@ -38,10 +38,10 @@ Say = Callable[[str], None]
 
 
 def choose_encoder(adapter: ModelAdapter, quantization: str, cache_dir: Path, say: Say) -> None:
-    """Have the adapter's tower compute in int8 where `quantization` ("auto", "none", "int8") allows and it pays.
+    """Have the adapter's tower compute in int8 where `quantization`, as of the settings, allows and it pays.
 
-    "int8" does not ask for speed, but for closeness. Says what was chosen and why; a model without a vision transformer
-    is left as it is.
+    "int8" does not ask for speed, but for closeness, and so does "int4", which is for the text model alone. Says what
+    was chosen and why; a model without a vision transformer is left as it is.
     """
     blocks = adapter.vision_blocks
     if blocks is None or quantization == "none":
@@ -66,7 +66,7 @@ def choose_encoder(adapter: ModelAdapter, quantization: str, cache_dir: Path, sa
         _install([], blocks, len(blocks))
         say(f"Vision encoder: float32; int8 fails: {str(error).partition(chr(10))[0] or type(error).__name__}")
     else:
-        say(f"Vision encoder: {_describe(readings, quantization, len(blocks))}")
+        say(f"Vision encoder: {_describe(readings, quantization, len(blocks))}{memory.caveat(key)}")
     blocks.settle()
 
 
@@ -169,7 +169,7 @@ def _encode(blocks: VisionBlocks, pictures: Sequence[Image.Image]) -> tuple[list
 
 def _is_chosen(readings: Readings, quantization: str) -> bool:
     is_close = readings["error"][0] <= MAX_ERROR
-    return is_close and (quantization == "int8" or readings["int8"][0] < readings["float32"][0])
+    return is_close and (quantization != "auto" or readings["int8"][0] < readings["float32"][0])
 
 
 def _describe(readings: Readings, quantization: str, num_blocks: int) -> str:

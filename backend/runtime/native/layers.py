@@ -8,7 +8,7 @@ from backend.runtime.native.elementwise import gate, normalise, rotate
 from backend.runtime.native.paged import attend_chunk, attend_rows, lay_out
 from backend.runtime.native.products import hand_over, multiply
 from backend.runtime.native.shares import TALLY_BYTES, settle, take, take_next
-from backend.runtime.native.tiles import compiled
+from backend.runtime.native.vectors import compiled
 
 ROWS_PER_TASK = 4
 """Where there is little to do a row, fewer are not worth taking."""

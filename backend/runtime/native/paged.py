@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from backend.runtime.native.dots import dots
 from backend.runtime.native.elementwise import exponential
 from backend.runtime.native.products import FAST, PANEL
 from backend.runtime.native.shares import settle, take, take_next
-from backend.runtime.native.tiles import compiled, dots, panel_f32
+from backend.runtime.native.tiles import panel_f32
+from backend.runtime.native.vectors import compiled
 
 TILE_ROWS = 24
 

@@ -1,7 +1,7 @@
 """Matrix products of a step's rows with packed weights, and how rows become their input: as they are, or in int8.
 
-Which of the two is decided by the type of the rows' array, when the code is compiled; the int8 tile is not even
-compiled on a processor that lacks its instruction.
+Which of the two is decided by the type of the rows' array, when the code is compiled; the tiles for int8 rows are not
+even compiled on a processor that lacks their instruction. Each matrix says whether its own weights are int8 or int4.
 """
 
 from __future__ import annotations
@@ -13,23 +13,33 @@ from numba.core import types
 from numba.extending import overload
 
 from backend.runtime.native.shares import settle, take, take_next
-from backend.runtime.native.tiles import compiled, panel_f32, panel_int8
+from backend.runtime.native.tiles import panel_f32, panel_int8
+from backend.runtime.native.tiles_int4 import panel_int4
+from backend.runtime.native.vectors import compiled
 
 PANEL = 32
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 """Sums may be reordered to fill vectors. Not-a-number keeps its meaning: a broken row must stay visible."""
 
 
-def panel(rows_like: Any, *arguments: Any) -> None:
-    """The product of rows and one panel, by the type of the rows' array: float32 or int8."""
+@compiled
+def _panel_whole(bits, num_rows, tallest, weights, rows, num_groups, num_steps, out, bias, accumulate):  # noqa: ANN001, ANN202
+    if bits == 4:
+        panel_int4(num_rows, tallest, weights, rows, num_groups, num_steps, out, bias, accumulate)
+    else:
+        panel_int8(num_rows, tallest, weights, rows, num_groups, num_steps, out, bias, accumulate)
+
+
+def panel(rows_like: Any, bits: int, *arguments: Any) -> None:
+    """The product of rows and one panel, by the type of the rows' array and the bits of a weight."""
     raise TypeError("only compiled code calls this")
 
 
 @overload(panel, strict=False)
-def _panel(rows_like: Any, *arguments: Any) -> Any:
+def _panel(rows_like: Any, bits: Any, *arguments: Any) -> Any:
     if rows_like.dtype == types.int8:
-        return lambda rows_like, *arguments: panel_int8(*arguments)
-    return lambda rows_like, *arguments: panel_f32(*arguments)
+        return lambda rows_like, bits, *arguments: _panel_whole(bits, *arguments)
+    return lambda rows_like, bits, *arguments: panel_f32(*arguments)
 
 
 def hand_over(values: Any, rows: Any, scales: Any, offsets: Any, group_len: int) -> None:
@@ -76,22 +86,24 @@ def _hand_over(values: Any, rows: Any, scales: Any, offsets: Any, group_len: Any
 
 @compiled
 def multiply(tally, num_rows, tallest, num_columns, group_len, matrix, rows, scales, offsets, out, accumulate):  # noqa: ANN001, ANN201
-    """out[:num_rows, :num_columns] (+)= rows times one packed matrix: [address, scales' address, bias' address, K].
+    """out[:num_rows, :num_columns] (+)= rows times one packed matrix (see `PackedMatrix.addresses`).
 
     A task is a panel.
     """
+    bits = matrix[4]
     num_groups = matrix[3] // group_len
     num_steps = group_len * rows.itemsize // 4
-    panel_bytes = 4 * PANEL * num_groups * num_steps
+    step_bytes = 2 * PANEL if bits == 4 else 4 * PANEL
+    panel_bytes = step_bytes * num_groups * num_steps
     inputs = (rows.ctypes.data, rows.strides[0], scales.ctypes.data, offsets.ctypes.data, scales.shape[1])
     result, result_stride = out.ctypes.data, out.strides[0]
     num_panels = (num_columns + PANEL - 1) // PANEL
     p = take(tally)
     while p < num_panels:
         at = 4 * PANEL * p
-        weights = (matrix[0] + p * panel_bytes, 4 * PANEL, matrix[1] + at * num_groups)
+        weights = (matrix[0] + p * panel_bytes, step_bytes, matrix[1] + at * num_groups)
         panel(
-            rows, num_rows, tallest, weights, inputs, num_groups, num_steps, (result + at, result_stride),
+            rows, bits, num_rows, tallest, weights, inputs, num_groups, num_steps, (result + at, result_stride),
             matrix[2] + at, accumulate,
         )  # fmt: skip
         p = take_next(tally)

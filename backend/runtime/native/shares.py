@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from backend.runtime.native.tiles import compiled
+from backend.runtime.native.vectors import compiled
 
 TALLY_BYTES = 128
 """Each of the two counters has a cache line of its own."""

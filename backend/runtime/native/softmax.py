@@ -10,7 +10,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from backend.runtime.native.tiles import F32, F32S, I8, I32, I32S, I64, LANES, as_intrinsic, external, load, splat
+from backend.runtime.native.vectors import F32, F32S, I8, I32, I32S, I64, LANES, as_intrinsic, external, load, splat
 
 GROUP = 64
 _VECTORS = GROUP // LANES

@@ -1,8 +1,8 @@
 """The innermost loops, written as LLVM instructions: a tile of T rows times one panel of 32 output columns.
 
-A panel holds its weights in the order the loop reads them, 128 bytes a step, so that a decode step streams the weights
-once, in order, and a prompt's chunk finds them in the first-level cache. Every output is summed in the same order
-whatever T is: a row's result does not depend on how many rows share its step. Two kinds of number:
+A panel holds its weights in the order the loop reads them, so that a decode step streams the weights once, in order,
+and a prompt's chunk finds them in the first-level cache. Every output is summed in the same order whatever T is: a
+row's result does not depend on how many rows share its step. Kinds of number here (a third is in `tiles_int4`):
 
 * `f32`: a step is one input column, 32 float weights, one multiply-add for each row.
 * `int8`: a step is four input columns, 32 x 4 unsigned weights and four signed activations a row, multiplied and summed
@@ -13,25 +13,29 @@ Knows nothing of models. Importing it needs numba; only `kernels` does so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-compiled = partial(njit, cache=True, nogil=True, error_model="numpy")
-"""Compiled on first call and kept on disk. Division by zero gives infinity, as a loop that fills vectors needs it."""
+from backend.runtime.native.vectors import (
+    BYTES,
+    F32,
+    F32S,
+    I32,
+    I32S,
+    I64,
+    address,
+    as_intrinsic,
+    compiled,
+    external,
+    load,
+    splat,
+)
 
-I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
-LANES = 16
 VECTORS = 2
 """Vectors of 16 columns in a panel; with 12 rows their sums fill 24 of 32 registers."""
-I32S, F32S, BYTES = ir.VectorType(I32, LANES), ir.VectorType(F32, LANES), ir.VectorType(I8, 64)
-MASK = ir.VectorType(ir.IntType(1), LANES)
-
 ARGUMENTS = (
     "weights",
     "weights_stride",
@@ -51,47 +55,27 @@ ARGUMENTS = (
 """Addresses, strides in bytes (`groups_stride` in entries), counts and a flag; all of them 64-bit integers."""
 
 
-def _address(builder: ir.IRBuilder, base: Any, *terms: tuple[Any, int]) -> Any:
-    """Base + sum of index * stride."""
-    for index, stride in terms:
-        base = builder.add(base, builder.mul(index, I64(stride)))
-    return base
+class Tile:
+    """Writes the body of one tile function, `num_rows` rows by one panel, in float32; other numbers refine it.
 
+    `heights` are the numbers of rows that tiles of this kind are made for, the tallest first.
+    """
 
-def load(builder: ir.IRBuilder, address: Any, kind: Any) -> Any:
-    """What lies at an address."""
-    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=4)
+    name = "f32"
+    scalar: Any = F32
+    heights = (12, 8, 6, 4, 3, 2, 1)
 
-
-def splat(builder: ir.IRBuilder, value: Any, kind: ir.VectorType) -> Any:
-    """A vector of one value."""
-    undefined = ir.Constant(kind, ir.Undefined)
-    first = builder.insert_element(undefined, value, I32(0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(I32S, [0] * LANES))
-
-
-def external(module: ir.Module, name: str, kind: Any, arguments: Sequence[Any]) -> Any:
-    """An LLVM function by name, declared once a module."""
-    return module.globals.get(name) or ir.Function(module, ir.FunctionType(kind, arguments), name)
-
-
-class _Tile:
-    """Writes the body of one tile function: `num_rows` rows by one panel, float or int8."""
-
-    def __init__(self, function: ir.Function, num_rows: int, *, int8: bool) -> None:
+    def __init__(self, function: ir.Function, num_rows: int) -> None:
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
+        self.module = function.module
         self.arg: dict[str, Any] = dict(zip(ARGUMENTS, function.args, strict=True))
         self.rows = range(num_rows)
         self.cells = [(row, vector) for row in self.rows for vector in range(VECTORS)]
-        self.int8 = int8
-        module = function.module
-        self.fma = external(module, "llvm.fma.v16f32", F32S, [F32S] * 3)
-        if int8:
-            self.dot = external(module, "llvm.x86.avx512.vpdpbusd.512", I32S, [I32S, BYTES, BYTES])
+        self.fma = external(self.module, "llvm.fma.v16f32", F32S, [F32S] * 3)
         self.sums = {cell: cgutils.alloca_once(self.b, F32S) for cell in self.cells}
-        self.counts = {cell: cgutils.alloca_once(self.b, I32S) for cell in self.cells if int8}
 
     def write(self) -> None:
+        """Everything, from the first block to the return."""
         b, arg = self.b, self.arg
         self._begin()
         group_bytes = b.mul(arg["num_steps"], arg["weights_stride"])
@@ -99,237 +83,161 @@ class _Tile:
         with cgutils.for_range(b, arg["num_groups"]) as group:
             weights = b.add(arg["weights"], b.mul(group.index, group_bytes))
             rows = b.add(arg["rows"], b.mul(group.index, row_bytes))
-            if self.int8:
-                self._begin_group(group.index)
+            self.begin_group(group.index)
             with cgutils.for_range(b, arg["num_steps"]) as step:
-                self._step(b.add(weights, b.mul(step.index, arg["weights_stride"])), _address(b, rows, (step.index, 4)))
-            if self.int8:
-                self._end_group(group.index)
+                self._step(b.add(weights, b.mul(step.index, arg["weights_stride"])), address(b, rows, (step.index, 4)))
+            self.end_group(group.index)
         for cell in self.cells:
             pointer = b.inttoptr(self._out(*cell), F32S.as_pointer())
             b.store(b.load(self.sums[cell]), pointer, align=4)
         b.ret_void()
 
+    def begin_group(self, group: Any) -> None:
+        """What precedes a group's steps."""
+
+    def load_columns(self, weights: Any) -> list[Any]:
+        """One step's weights, a vector for each 16 outputs."""
+        return [load(self.b, address(self.b, weights, (I64(1), 64 * v)), F32S) for v in range(VECTORS)]
+
+    def multiply(self, cell: tuple[int, int], column: Any, value: Any) -> None:
+        """Add one step's products to a cell."""
+        place = self.sums[cell]
+        self.b.store(self.b.call(self.fma, [column, value, self.b.load(place)]), place)
+
+    def end_group(self, group: Any) -> None:
+        """What follows a group's steps."""
+
+    def _step(self, weights: Any, rows: Any) -> None:
+        b = self.b
+        columns = self.load_columns(weights)
+        for row in self.rows:
+            scalar = load(b, address(b, rows, (self.arg["rows_stride"], row)), self.scalar)
+            value = splat(b, scalar, F32S if self.scalar is F32 else I32S)
+            for vector in range(VECTORS):
+                self.multiply((row, vector), columns[vector], value)
+
     def _out(self, row: int, vector: int) -> Any:
-        return _address(self.b, self.arg["out"], (self.arg["out_stride"], row), (I64(1), 64 * vector))
+        return address(self.b, self.arg["out"], (self.arg["out_stride"], row), (I64(1), 64 * vector))
 
     def _begin(self) -> None:
         b = self.b
         for row, vector in self.cells:
-            bias = load(b, _address(b, self.arg["bias"], (I64(1), 64 * vector)), F32S)
+            bias = load(b, address(b, self.arg["bias"], (I64(1), 64 * vector)), F32S)
             b.store(bias, self.sums[row, vector])
         with b.if_then(b.icmp_signed("!=", self.arg["accumulate"], I64(0))):
             for cell in self.cells:
                 b.store(b.fadd(b.load(self.sums[cell]), load(b, self._out(*cell), F32S)), self.sums[cell])
 
-    def _of_group(self, table: str, row: int, group: Any, kind: Any) -> Any:
-        return load(self.b, _address(self.b, self.arg[table], (self.arg["groups_stride"], 4 * row), (group, 4)), kind)
 
-    def _begin_group(self, group: Any) -> None:
+class Int8Tile(Tile):
+    """The same with int8 products, counted in whole numbers within a group."""
+
+    name = "int8"
+    scalar = I32
+    heights = (6, 4, 3, 2, 1)
+    """With more rows, counts beside sums would not fit into the registers: slower by 7 %, as measured."""
+
+    def __init__(self, function: ir.Function, num_rows: int) -> None:
+        super().__init__(function, num_rows)
+        self.dot = external(self.module, "llvm.x86.avx512.vpdpbusd.512", I32S, [I32S, BYTES, BYTES])
+        self.counts = {cell: cgutils.alloca_once(self.b, I32S) for cell in self.cells}
+
+    def of_group(self, table: str, row: int, group: Any, kind: Any) -> Any:
+        """What an argument's table says of a row and a group."""
+        return load(self.b, address(self.b, self.arg[table], (self.arg["groups_stride"], 4 * row), (group, 4)), kind)
+
+    def begin_group(self, group: Any) -> None:
         """Weights are stored plus 128, to be unsigned; `row_offsets` takes 128 times the row's sum off again."""
         for row in self.rows:
-            offset = splat(self.b, self._of_group("row_offsets", row, group, I32), I32S)
+            offset = splat(self.b, self.of_group("row_offsets", row, group, I32), I32S)
             for vector in range(VECTORS):
                 self.b.store(offset, self.counts[row, vector])
 
-    def _step(self, weights: Any, rows: Any) -> None:
-        b = self.b
-        kind, scalar = (I32S, I32) if self.int8 else (F32S, F32)
-        columns = [load(b, _address(b, weights, (I64(1), 64 * v)), kind) for v in range(VECTORS)]
-        for row in self.rows:
-            value = splat(b, load(b, _address(b, rows, (self.arg["rows_stride"], row)), scalar), kind)
-            for vector in range(VECTORS):
-                if self.int8:
-                    cell = self.counts[row, vector]
-                    operands = [b.load(cell), b.bitcast(columns[vector], BYTES), b.bitcast(value, BYTES)]
-                    b.store(b.call(self.dot, operands), cell)
-                else:
-                    cell = self.sums[row, vector]
-                    b.store(b.call(self.fma, [columns[vector], value, b.load(cell)]), cell)
+    def load_columns(self, weights: Any) -> list[Any]:
+        """Four unsigned bytes for each output."""
+        return [load(self.b, address(self.b, weights, (I64(1), 64 * v)), I32S) for v in range(VECTORS)]
 
-    def _end_group(self, group: Any) -> None:
+    def multiply(self, cell: tuple[int, int], column: Any, value: Any) -> None:
+        """Four products and their sum for each output."""
+        b, place = self.b, self.counts[cell]
+        b.store(b.call(self.dot, [b.load(place), b.bitcast(column, BYTES), b.bitcast(value, BYTES)]), place)
+
+    def end_group(self, group: Any) -> None:
+        """Counts become floats by the scales of both sides."""
         b = self.b
         scales = [
-            load(b, _address(b, self.arg["weight_scales"], (group, 64 * VECTORS), (I64(1), 64 * v)), F32S)
+            load(b, address(b, self.arg["weight_scales"], (group, 64 * VECTORS), (I64(1), 64 * v)), F32S)
             for v in range(VECTORS)
         ]
         for row in self.rows:
-            scale = splat(b, self._of_group("row_scales", row, group, F32), F32S)
+            scale = splat(b, self.of_group("row_scales", row, group, F32), F32S)
             for vector in range(VECTORS):
-                cell = self.sums[row, vector]
-                count = b.sitofp(b.load(self.counts[row, vector]), F32S)
-                b.store(b.call(self.fma, [count, b.fmul(scales[vector], scale), b.load(cell)]), cell)
+                self.scale_count((row, vector), b.fmul(scales[vector], scale))
+
+    def scale_count(self, cell: tuple[int, int], scale: Any) -> None:
+        """Add a group's count times its scale to the sum."""
+        b, place = self.b, self.sums[cell]
+        count = b.sitofp(b.load(self.counts[cell]), F32S)
+        b.store(b.call(self.fma, [count, scale, b.load(place)]), place)
 
 
-def _write_dots(function: ir.Function, num_heads: int) -> None:
-    """scores[head, key] = query[head] . keys[key] for one key head's queries and keys that follow one another."""
+def _write_panel(function: ir.Function, kind: type[Tile]) -> None:
+    """All rows times one panel: as many tiles of each height, the tallest first, as the rows left fill."""
     b = ir.IRBuilder(function.append_basic_block("entry"))
-    query, query_stride, keys, keys_stride, num_keys, dim, scores, scores_stride = function.args
-    module = function.module
-    fma = external(module, "llvm.fma.v16f32", F32S, [F32S] * 3)
-    total = external(module, "llvm.vector.reduce.fadd.v16f32", F32, [F32, F32S])
-    masked = external(module, "llvm.masked.load.v16f32.p0", F32S, [F32S.as_pointer(), MASK, F32S])
-    zeros = ir.Constant(F32S, [0.0] * LANES)
-    sums = [cgutils.alloca_once(b, F32S) for _ in range(num_heads)]
-    rest = b.and_(dim, I64(LANES - 1))
-    lanes = ir.Constant(I32S, list(range(LANES)))
-    inside = b.icmp_signed("<", lanes, splat(b, b.trunc(rest, I32), I32S))
-    whole_bytes = b.mul(b.lshr(dim, I64(4)), I64(64))
-
-    def load_rest(address: Any) -> Any:
-        pointer = b.inttoptr(b.add(address, whole_bytes), F32S.as_pointer())
-        return b.call(masked, [pointer, inside, zeros])
-
-    with cgutils.for_range(b, num_keys) as key:
-        here = b.add(keys, b.mul(key.index, keys_stride))
-        for cell in sums:
-            b.store(zeros, cell)
-        with cgutils.for_range(b, b.lshr(dim, I64(4))) as chunk:
-            part = load(b, _address(b, here, (chunk.index, 64)), F32S)
-            for head, cell in enumerate(sums):
-                of_query = load(b, _address(b, query, (query_stride, head), (chunk.index, 64)), F32S)
-                b.store(b.call(fma, [part, of_query, b.load(cell)]), cell)
-        with b.if_then(b.icmp_signed("!=", rest, I64(0))):
-            part = load_rest(here)
-            for head, cell in enumerate(sums):
-                of_query = load_rest(_address(b, query, (query_stride, head)))
-                b.store(b.call(fma, [part, of_query, b.load(cell)]), cell)
-        for head, cell in enumerate(sums):
-            score = b.call(total, [F32(-0.0), b.load(cell)], fastmath=("reassoc",))
-            b.store(score, b.inttoptr(_address(b, scores, (scores_stride, head), (key.index, 4)), F32.as_pointer()))
+    num_rows, tallest, *given = function.args
+    arg = dict(zip(ARGUMENTS, given, strict=True))
+    done: Any = I64(0)
+    for height in kind.heights:
+        tile = _tile_of(function.module, kind, height)
+        left = b.sub(num_rows, done)
+        whole = b.select(b.icmp_signed("<=", I64(height), tallest), b.udiv(left, I64(height)), I64(0))
+        with cgutils.for_range(b, whole) as turn:
+            row = b.add(done, b.mul(turn.index, I64(height)))
+            entries = b.mul(row, b.mul(arg["groups_stride"], I64(4)))
+            moved = {
+                "rows": b.add(arg["rows"], b.mul(row, arg["rows_stride"])),
+                "row_scales": b.add(arg["row_scales"], entries),
+                "row_offsets": b.add(arg["row_offsets"], entries),
+                "out": b.add(arg["out"], b.mul(row, arg["out_stride"])),
+            }
+            b.call(tile, [moved.get(name, arg[name]) for name in ARGUMENTS])
+        done = b.add(done, b.mul(whole, I64(height)))
     b.ret_void()
 
 
-def as_intrinsic(name: str, num_arguments: int, write: Callable[[ir.Function], None]) -> Callable[..., Any]:
-    """A numba intrinsic of 64-bit integers that calls what `write` writes: compiled once per module, never inlined."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[Any]) -> Any:
-        function = builder.module.globals.get(name)
-        if function is None:
-            kind = ir.FunctionType(ir.VoidType(), [I64] * num_arguments)
-            function = ir.Function(builder.module, kind, name)
-            function.linkage = "linkonce_odr"
-            function.attributes.add("noinline")
-            write(function)
-        builder.call(function, [builder.extract_value(arguments[0], i) for i in range(num_arguments)])
-        return context.get_dummy_value()
-
-    @intrinsic
-    def call(context: Any, arguments: Any) -> Any:
-        return types.void(types.UniTuple(types.int64, num_arguments)), generate
-
-    return call
+def _tile_of(module: ir.Module, kind: type[Tile], num_rows: int) -> ir.Function:
+    """The tile function, written once a module and never inlined."""
+    name = f"watchword_tile_{kind.name}_{num_rows}"
+    found = module.globals.get(name)
+    if found is None:
+        found = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * len(ARGUMENTS)), name)
+        found.linkage = "linkonce_odr"
+        found.attributes.add("noinline")
+        kind(found, num_rows).write()
+    return found
 
 
-def _make_tile(num_rows: int, *, int8: bool) -> Callable[..., Any]:
-    name = f"watchword_tile_{'int8' if int8 else 'f32'}_{num_rows}"
-    return as_intrinsic(name, len(ARGUMENTS), lambda function: _Tile(function, num_rows, int8=int8).write())
+def make_panel(kind: type[Tile]) -> Callable[..., Any]:
+    """All rows times one panel, for compiled code: called with one tuple, `num_rows`, `tallest` and `ARGUMENTS`."""
+    return as_intrinsic(
+        f"watchword_panel_{kind.name}", 2 + len(ARGUMENTS), lambda function: _write_panel(function, kind)
+    )
 
 
-_dots_1, _dots_2, _dots_3, _dots_4 = (
-    as_intrinsic(f"watchword_dots_{n}", 8, lambda function, n=n: _write_dots(function, n)) for n in (1, 2, 3, 4)
-)
-_f32_1, _f32_2, _f32_3, _f32_4, _f32_6, _f32_8, _f32_12 = (_make_tile(n, int8=False) for n in (1, 2, 3, 4, 6, 8, 12))
-_int8_1, _int8_2, _int8_3, _int8_4, _int8_6, _int8_8, _int8_12 = (
-    _make_tile(n, int8=True) for n in (1, 2, 3, 4, 6, 8, 12)
-)
+_f32, _int8 = make_panel(Tile), make_panel(Int8Tile)
 
 
 @compiled
 def panel_f32(num_rows, tallest, weights, rows, num_groups, num_steps, out, bias, accumulate):  # noqa: ANN001, ANN201
-    """All rows times one panel, in tiles of 12, 8, 6, 4, 3, 2 or 1 rows, at most `tallest`.
+    """All rows times one panel, in tiles of at most `tallest` rows.
 
     `weights` (address, bytes from step to step, scales' address), `rows` (address, bytes from row to row, scales'
     address, offsets' address, entries of those from row to row), `out` (address, bytes from row to row).
     """
-    done = 0
-    while done < num_rows:
-        left = min(num_rows - done, tallest)
-        arguments = (
-            weights[0], weights[1], weights[2], rows[0] + done * rows[1], rows[1], rows[2] + 4 * done * rows[4],
-            rows[3] + 4 * done * rows[4], rows[4], num_groups, num_steps, out[0] + done * out[1], out[1], bias,
-            accumulate,
-        )  # fmt: skip
-        if left >= 12:
-            _f32_12(arguments)
-            done += 12
-        elif left >= 8:
-            _f32_8(arguments)
-            done += 8
-        elif left >= 6:
-            _f32_6(arguments)
-            done += 6
-        elif left >= 4:
-            _f32_4(arguments)
-            done += 4
-        elif left >= 3:
-            _f32_3(arguments)
-            done += 3
-        elif left >= 2:
-            _f32_2(arguments)
-            done += 2
-        else:
-            _f32_1(arguments)
-            done += 1
+    _f32((num_rows, tallest) + weights + rows + (num_groups, num_steps) + out + (bias, accumulate))  # noqa: RUF005
 
 
 @compiled
 def panel_int8(num_rows, tallest, weights, rows, num_groups, num_steps, out, bias, accumulate):  # noqa: ANN001, ANN201
-    """All rows times one panel, in tiles of 12, 8, 6, 4, 3, 2 or 1 rows, at most `tallest`.
-
-    `weights` (address, bytes from step to step, scales' address), `rows` (address, bytes from row to row, scales'
-    address, offsets' address, entries of those from row to row), `out` (address, bytes from row to row).
-    """
-    done = 0
-    while done < num_rows:
-        left = min(num_rows - done, tallest)
-        arguments = (
-            weights[0], weights[1], weights[2], rows[0] + done * rows[1], rows[1], rows[2] + 4 * done * rows[4],
-            rows[3] + 4 * done * rows[4], rows[4], num_groups, num_steps, out[0] + done * out[1], out[1], bias,
-            accumulate,
-        )  # fmt: skip
-        if left >= 12:
-            _int8_12(arguments)
-            done += 12
-        elif left >= 8:
-            _int8_8(arguments)
-            done += 8
-        elif left >= 6:
-            _int8_6(arguments)
-            done += 6
-        elif left >= 4:
-            _int8_4(arguments)
-            done += 4
-        elif left >= 3:
-            _int8_3(arguments)
-            done += 3
-        elif left >= 2:
-            _int8_2(arguments)
-            done += 2
-        else:
-            _int8_1(arguments)
-            done += 1
-
-
-@compiled
-def dots(num_heads, query, query_stride, keys, keys_stride, num_keys, dim, scores, scores_stride):  # noqa: ANN001, ANN201
-    """scores[head, key] = query[head] . keys[key], all of `dim` floats, given as addresses and strides in bytes."""
-    done = 0
-    while done < num_heads:
-        left = num_heads - done
-        arguments = (
-            query + done * query_stride, query_stride, keys, keys_stride, num_keys, dim, scores + done * scores_stride,
-            scores_stride,
-        )  # fmt: skip
-        if left >= 4:
-            _dots_4(arguments)
-            done += 4
-        elif left == 3:
-            _dots_3(arguments)
-            done += 3
-        elif left == 2:
-            _dots_2(arguments)
-            done += 2
-        else:
-            _dots_1(arguments)
-            done += 1
+    """The same with int8 weights and rows."""
+    _int8((num_rows, tallest) + weights + rows + (num_groups, num_steps) + out + (bias, accumulate))  # noqa: RUF005

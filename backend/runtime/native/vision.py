@@ -13,7 +13,8 @@ from numba import get_thread_id, prange  # type: ignore[attr-defined]
 from backend.runtime.native.elementwise import exponential
 from backend.runtime.native.products import FAST, PANEL, hand_over
 from backend.runtime.native.softmax import GROUP, soften
-from backend.runtime.native.tiles import compiled, panel_int8
+from backend.runtime.native.tiles import panel_int8
+from backend.runtime.native.vectors import compiled
 from backend.runtime.native.vision_weights import DOWN, OUT, QKV, UP
 
 KEYS_GROUP = GROUP

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from backend.runtime.native.weights import PANEL, PackedMatrix, pack
+from backend.runtime.native.packing import PANEL, PackedMatrix, pack
 
 if TYPE_CHECKING:
     from backend.models.adapter import BlockParts
@@ -21,7 +21,7 @@ QKV, OUT, UP, DOWN = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class BlockWeights:
-    """One block, packed: `matrices` int64 [4, 4] holds the addresses of those in `owned`."""
+    """One block, packed: `matrices` int64 [4, 5] holds the addresses of those in `owned`."""
 
     matrices: np.ndarray
     norms: tuple[np.ndarray, np.ndarray]
@@ -49,7 +49,7 @@ def pack_block(block: BlockParts) -> BlockWeights:
     """Pack a block that `find_block_obstacle` found none in; copies its weights."""
     groups: list[tuple[torch.nn.Linear, ...]] = [(), (), (), ()]
     groups[QKV], groups[OUT], groups[UP], groups[DOWN] = block.qkv, (block.out,), (block.up,), (block.down,)
-    owned = tuple(pack(group, int8=True) for group in groups)
+    owned = tuple(pack(group, "int8") for group in groups)
     norms = tuple(np.stack([n.weight.detach().numpy(), n.bias.detach().numpy()]) for n in (block.norm1, block.norm2))
     return BlockWeights(
         matrices=np.array([matrix.addresses for matrix in owned], np.int64),

@@ -1,12 +1,10 @@
-"""An HF text model's weights, packed for the compiled loops: which models fit, and how their matrices are laid out.
+"""An HF text model's weights, packed for the compiled loops: which models fit, and which matrices there are.
 
-Matrices that share their input are stacked (queries, keys and values; gate and up). In int8 a matrix is quantised
-symmetrically, with a scale for each output and each group of input columns. Needs torch and numpy, not numba.
+Matrices that share their input are stacked (queries, keys and values; gate and up). Needs torch and numpy, not numba.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +12,13 @@ import numpy as np
 import torch
 
 from backend.errors import ConfigError
+from backend.runtime.native.packing import PANEL, Numbers, PackedMatrix, group_len, is_int4_as_close, pack, stacked
 
 if TYPE_CHECKING:
     from backend.models.adapter import TextParts
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 """Text models whose layers are exactly what the loops compute, up to what `find_obstacle` checks."""
-PANEL = 32
-LONGEST_GROUP = 32
-ALIGNMENT = 64
 
 
 def find_obstacle(parts: TextParts) -> str | None:
@@ -50,70 +46,11 @@ def _rotary_dim(decoder: Any) -> int:
     return decoder.rotary_emb(weight[None, None], torch.zeros(1, 1, dtype=torch.int64))[0].shape[-1]
 
 
-def group_len(columns: int) -> int:
-    """Input columns that share a scale: the largest divisor of `columns` that is a multiple of 4 and at most 32.
-
-    Raises ConfigError where there is none.
-    """
-    for length in range(min(columns, LONGEST_GROUP), 3, -1):
-        if columns % length == 0 and length % 4 == 0:
-            return length
-    raise ConfigError(f"int8 needs rows of a multiple of 4 weights, not {columns}; use --quantization none")
-
-
-def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Zeros that begin at a cache line."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-
-@dataclass(frozen=True, slots=True)
-class PackedMatrix:
-    """One matrix [N, K] in panels of 32 outputs, N padded with zeros; see `tiles` for the order within a panel."""
-
-    weights: np.ndarray
-    scales: np.ndarray
-    bias: np.ndarray
-    columns: int
-
-    @property
-    def addresses(self) -> tuple[int, int, int, int]:
-        """What the loops are given; valid while this object lives."""
-        return self.weights.ctypes.data, self.scales.ctypes.data, self.bias.ctypes.data, self.columns
-
-
-def pack(linears: Sequence[torch.nn.Linear], *, int8: bool) -> PackedMatrix:
-    """The linears, which share their input, stacked and packed."""
-    weight = torch.cat([linear.weight.detach() for linear in linears])
-    num_outputs, columns = weight.shape
-    num_panels = -(-num_outputs // PANEL)
-    bias = aligned([num_panels * PANEL], np.float32)
-    parts = [torch.zeros(len(m.weight)) if m.bias is None else m.bias.detach().float() for m in linears]
-    bias[:num_outputs] = torch.cat(parts).numpy()
-    weight = torch.nn.functional.pad(weight, (0, 0, 0, num_panels * PANEL - num_outputs))
-    if not int8:
-        packed = aligned([num_panels, columns, PANEL], np.float32)
-        packed[:] = weight.view(num_panels, PANEL, columns).transpose(1, 2).numpy()
-        return PackedMatrix(packed, bias[:0], bias, columns)
-    length = group_len(columns)
-    groups = weight.view(num_panels * PANEL, columns // length, length)
-    scales = groups.abs().amax(-1) / 127.0
-    whole = (groups / scales.clamp(min=1e-30)[..., None]).round_().add_(128.0).to(torch.uint8)
-    ordered = whole.view(num_panels, PANEL, columns // length, length // 4, 4).permute(0, 2, 3, 1, 4)
-    packed = aligned(ordered.shape, np.uint8)
-    packed[:] = ordered.numpy()
-    packed_scales = aligned([num_panels, columns // length, PANEL], np.float32)
-    packed_scales[:] = scales.view(num_panels, PANEL, -1).transpose(1, 2).numpy()
-    return PackedMatrix(packed, packed_scales, bias, columns)
-
-
 @dataclass(frozen=True, slots=True)
 class TextWeights:
     """A whole text model, packed.
 
-    `matrices` int64 [L, 4, 4] holds the addresses of query-key-value, output, gate-up and down matrices; `flags` int64
+    `matrices` int64 [L, 4, 5] holds the addresses of query-key-value, output, gate-up and down matrices; `flags` int64
     [L, 3] a layer's window (0: none), whether it turns heads by position, whether it norms them; `norms` [L, 2, H];
     `head_norms` [L, 2, D].
     """
@@ -133,14 +70,31 @@ class TextWeights:
     owned: tuple[PackedMatrix, ...]
 
 
-def pack_text(parts: TextParts, *, int8: bool) -> TextWeights:
-    """Pack a model that `find_obstacle` found none in. Copies all matrices; the model's own stay as they are."""
+def find_int4_obstacle(parts: TextParts) -> str | None:
+    """Why int4 is not known to be as good as int8 for a model that fits, in a few words; None where it is.
+
+    Both compute with the same rows in int8, so int4 is as good where no matrix is further from itself than in int8.
+    """
+    try:
+        is_close = all(is_int4_as_close(stacked(group)) for layer in parts.decoder.layers for group in _groups(layer))
+    except ConfigError as error:
+        return str(error)
+    return None if is_close else "int4 would round these weights more than int8"
+
+
+def pack_text(parts: TextParts, numbers: Numbers) -> TextWeights:
+    """Pack a model that `find_obstacle` found none in. Copies all matrices; the model's own stay as they are.
+
+    With int4 the head, whose rounding no later layer evens out, is int8 unless it is as close in int4.
+    """
     layers = list(parts.decoder.layers)
     attention, mlp = layers[0].self_attn, layers[0].mlp
     dim = attention.head_dim
     heads = (attention.q_proj.weight.shape[0] // dim, attention.k_proj.weight.shape[0] // dim, dim)
     inputs = (parts.decoder.config.hidden_size, heads[0] * dim, mlp.down_proj.weight.shape[1])
-    packed = [[pack(group, int8=int8) for group in _groups(layer)] for layer in layers]
+    packed = [[pack(group, numbers) for group in _groups(layer)] for layer in layers]
+    is_head_int8 = numbers == "int4" and not is_int4_as_close(parts.head.weight.detach())
+    of_head: Numbers = "int8" if is_head_int8 else numbers
     head_norm = getattr(attention, "q_norm", None)
     factors = (layers[0].input_layernorm.variance_epsilon, getattr(head_norm, "variance_epsilon", 0.0))
     return TextWeights(
@@ -151,12 +105,12 @@ def pack_text(parts: TextParts, *, int8: bool) -> TextWeights:
         if head_norm is not None
         else np.zeros((len(layers), 2, dim), np.float32),
         last_norm=parts.decoder.norm.weight.detach().numpy(),
-        head=pack([parts.head], int8=int8),
+        head=pack([parts.head], of_head),
         heads=heads,
         hidden_size=inputs[0],
         intermediate_size=inputs[2],
         vocab_size=parts.head.weight.shape[0],
-        group_lens=tuple(group_len(k) for k in inputs) if int8 else inputs,  # type: ignore[arg-type]  # three of them
+        group_lens=tuple(group_len(k) for k in inputs) if numbers != "float32" else inputs,  # type: ignore[arg-type]  # three of them
         factors=(np.float32(factors[0]), np.float32(factors[1]), np.float32(attention.scaling)),
         owned=tuple(matrix for row in packed for matrix in row),
     )

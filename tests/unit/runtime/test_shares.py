@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numba")
 
 from backend.runtime.native.shares import TALLY_BYTES, settle, take, take_next
-from backend.runtime.native.tiles import compiled
+from backend.runtime.native.vectors import compiled
 
 NUM_PHASES, NUM_TASKS = 200, 7
 
