@@ -100,7 +100,7 @@ def main(model: str, captions: str, names: str = "native-int8,native-int4", num:
                 best = logits.argmax(-1) if tally is exact else best
                 tally.agreed += int((best == logits.argmax(-1)).sum())
             total += len(target)
-            if done % 20 == 0 or done == len(lines):
+            if done % 10 == 0 or done == len(lines):
                 print(f"{done} photographs, {total} tokens, float32's loss {exact.loss / total:.4f}", flush=True)
                 for t in others:
                     print(f"  {t.name}: {t.loss / exact.loss:.4f} x, same token in {t.agreed / total:.2%}", flush=True)
