@@ -145,6 +145,10 @@ class GraphedText:
         """See `TextBackend.logits`."""
         return self._behind.logits(hidden)
 
+    def likeliest(self, hidden: torch.Tensor) -> list[int]:
+        """See `TextBackend.likeliest`."""
+        return self._behind.likeliest(hidden)
+
     def _clear(self, size: Size) -> None:
         """Make every row one of padding: a token of zeros that sees and writes nothing but the spare block."""
         self._embeds[: size.rows].zero_()
