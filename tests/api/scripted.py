@@ -97,6 +97,9 @@ class ScriptedAdapter:
     def encode(self, image: ImageInput) -> Any:
         raise AssertionError("nothing is computed here")
 
+    def encode_together(self, images: Sequence[ImageInput]) -> Any:
+        raise AssertionError("nothing is computed here")
+
     def forward(self, embeds: torch.Tensor, positions: torch.Tensor, plan: object) -> torch.Tensor:
         raise AssertionError("nothing is computed here")
 

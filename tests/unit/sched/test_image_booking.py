@@ -18,8 +18,9 @@ def batches(step: Step) -> list[str]:
     return ["+".join(picture.key for picture in encode.images) for encode in step.encodes]
 
 
-def world(**limits: int) -> World:
-    return World(**{"max_encoder_batch": 8, "idle_encoder_slices_per_step": 1} | limits)
+def world(max_encoder_batch: int = 8, idle_encoder_slices_per_step: int = 1, **limits: int) -> World:
+    limits |= {"max_encoder_batch": max_encoder_batch, "idle_encoder_slices_per_step": idle_encoder_slices_per_step}
+    return World("stall-free", **limits)
 
 
 def test_frames_that_wait_at_once_are_one_batch_and_stay_it() -> None:
