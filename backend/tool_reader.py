@@ -147,9 +147,10 @@ class _Call:
         """Pieces of the call since the last time."""
         said: list[str | CallPiece] = []
         if not self.is_told and (head := _HEAD.match(self.text)):
-            self._arguments_from = self._num_sent = head.end()
-            self._find_end()
-            said.append(self._begin(json.loads(head[1]), ""))
+            name = _readable(head[1])
+            if name is not None:
+                self._arguments_from = self._num_sent = head.end()
+                said.append(self._begin(name, ""))
         if self._arguments_from is not None:
             end = len(self.text) if self._arguments_to is None else self._arguments_to
             if end > self._num_sent:
@@ -168,20 +169,11 @@ class _Call:
         """A finished object whose fields stand in another order, or hold something else."""
         try:
             call: Any = json.loads(self.text)
-        except ValueError:
+            name, arguments = call.get("name"), call.get("arguments", call.get("parameters", {}))
+            told = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        except (ValueError, RecursionError):
             return []
-        arguments = call.get("arguments", call.get("parameters", {}))
-        if not isinstance(call.get("name"), str):
-            return []
-        return [self._begin(call["name"], arguments if isinstance(arguments, str) else json.dumps(arguments))]
-
-    def _find_end(self) -> None:
-        """Where the arguments end, if they have ended already."""
-        assert self._arguments_from is not None
-        try:
-            _, self._arguments_to = json.JSONDecoder().raw_decode(self.text, self._arguments_from)
-        except ValueError:
-            self._arguments_to = None
+        return [self._begin(name, told)] if _is_text(name) and _is_text(told) else []
 
     def _scan(self, char: str, position: int) -> None:
         if self._in_string:
@@ -197,5 +189,26 @@ class _Call:
             self._depth += 1
         elif char in "}]":
             self._depth -= 1
-            if self._depth == 1 and self._arguments_from is not None and self._arguments_to is None:
+            # What a head leads to is the first thing in the object that opens and closes.
+            if self._depth == 1 and self._arguments_to is None:
                 self._arguments_to = position + 1
+
+
+def _readable(raw: str) -> str | None:
+    """The text that a JSON string stands for; None for one that stands for none."""
+    try:
+        text = json.loads(raw)
+    except ValueError:
+        return None
+    return text if _is_text(text) else None
+
+
+def _is_text(value: Any) -> bool:
+    """Whether `value` is text that can be sent: JSON's escapes can also say half a character (a lone surrogate)."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except ValueError:
+        return False
+    return True

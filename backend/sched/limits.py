@@ -48,6 +48,13 @@ def check_request(request: Request, limits: SchedulerLimits) -> None:
     prompt_len = len(request.prompt.token_ids)
     if prompt_len == 0:
         raise Rejected("The prompt is empty.", param="messages", code="empty_prompt")
+    if request.num_places > limits.max_num_waiting:
+        raise Rejected(
+            f"n asks for {request.num_places} choices, but this server's queue (max_num_waiting) has "
+            f"{limits.max_num_waiting} places. Ask for fewer.",
+            param="n",
+            code="invalid_value",
+        )
     if request.sampling.max_tokens < 1:
         raise Rejected("max_tokens must be at least 1.", param="max_tokens", code="invalid_value")
     if prompt_len >= limits.max_model_len:

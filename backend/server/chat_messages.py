@@ -8,8 +8,8 @@ from typing import Any
 
 from backend.conversation import Conversation, ImagePart
 from backend.errors import Rejected
+from backend.server.depth import check_depth
 from backend.server.protocol import ChatMessage, TextPart, ToolCall
-from backend.server.structured import check_depth
 
 
 def conversation_of(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> Conversation:

@@ -111,18 +111,24 @@ class CompletionReply:
 
     async def _read(self, index: int, arrived: asyncio.Queue[Piece | Exception]) -> None:
         try:
-            answer, told, echo = self._answers[index], self._told[index], self._echoes[index]
+            answer, told = self._answers[index], self._told[index]
             async for text in answer.pieces():
                 self._logs[index].first_piece()
-                if echo is not None:
-                    logprobs = told.echo(echo, answer.request.prompt.token_ids, answer.prompt_logprobs)
-                    arrived.put_nowait(Piece(index, echo, logprobs))
-                    echo = None
+                self._tell_echo(index, arrived)
                 if not self._prompt_alone:
                     arrived.put_nowait(Piece(index, text, told.push(text, answer.take_logprobs())))
+            self._tell_echo(index, arrived)  # the answer may have had no text
             arrived.put_nowait(Piece(index, None))
         except Exception as error:
             arrived.put_nowait(error)
+
+    def _tell_echo(self, index: int, arrived: asyncio.Queue[Piece | Exception]) -> None:
+        """Begin the choice with its prompt, where that is wanted and has not been told yet."""
+        echo, self._echoes[index] = self._echoes[index], None
+        if echo is not None:
+            answer = self._answers[index]
+            logprobs = self._told[index].echo(echo, answer.request.prompt.token_ids, answer.prompt_logprobs)
+            arrived.put_nowait(Piece(index, echo, logprobs))
 
     def _reason(self, index: int) -> Any:
         if self._prompt_alone:

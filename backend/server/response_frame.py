@@ -18,7 +18,7 @@ from openai.types.responses.response import IncompleteDetails
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 from openai.types.responses.tool_choice_function import ToolChoiceFunction
 
-from backend.server.responses_protocol import ResponsesRequest
+from backend.server.responses_protocol import FlatTool, ResponsesRequest
 from backend.text import Answer
 
 _UNDECLARED: dict[str, Any] = {"store": False}
@@ -58,7 +58,7 @@ class ResponseFrame:
             temperature=sampling.temperature,
             text=self._form(),
             tool_choice=self._tool_choice(),
-            tools=[FunctionTool.model_validate(tool.model_dump(exclude_unset=True)) for tool in asked.tools or ()],
+            tools=[_told(tool) for tool in asked.tools or ()],
             top_logprobs=asked.top_logprobs or 0,
             top_p=sampling.top_p,
             truncation="disabled",
@@ -85,3 +85,8 @@ class ResponseFrame:
             output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
             total_tokens=num_prompt + num_answer,
         )
+
+
+def _told(tool: FlatTool) -> FunctionTool:
+    """A tool by the fields that were read: those that ask nothing of us may hold anything, and are not told back."""
+    return FunctionTool.model_validate(tool.model_dump(include=set(FlatTool.model_fields), exclude_unset=True))

@@ -7,11 +7,15 @@ grammar here is refused by name. Knows no endpoint.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from backend.errors import Rejected
-from backend.structured import ANY_WHITESPACE
+from backend.server.depth import check_depth, too_deep
+from backend.structured import ANY_WHITESPACE, MAX_GRAMMAR_CHARS
+
+MAX_TRIGGERS = 128
 
 TEXT = "TEXT: /(.|\\n)*/"
 """Any text; a lazy rule that begins with it ends at the first trigger, which free text can therefore not go past."""
@@ -19,10 +23,7 @@ TEXT = "TEXT: /(.|\\n)*/"
 
 def tag_grammar(tag: str | Mapping[str, Any], param: str) -> str:
     """The grammar of a structural tag, given as an object or as its text; raises Rejected, naming the part."""
-    try:
-        said = json.loads(tag) if isinstance(tag, str) else tag
-    except (ValueError, RecursionError):
-        said = None
+    said = _read(tag, param)
     if not isinstance(said, Mapping):
         raise _refusal(param, "is not a JSON object")
     grammar = _Grammar()
@@ -60,7 +61,7 @@ class _Grammar:
         if is_last:  # what may go on as it likes can only come last
             kinds |= {"any_text": lambda part, param: "TEXT", "triggered_tags": self.triggered}
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in kinds:
+        if not isinstance(kind, str) or kind not in kinds:
             raise _refusal(f"{param}.type", f"must be one of {', '.join(sorted(kinds))} here")
         return kinds[kind](part, param)
 
@@ -69,6 +70,8 @@ class _Grammar:
         triggers, tags = part.get("triggers"), _list(part, "tags", param)
         if not isinstance(triggers, list) or not triggers or not all(isinstance(t, str) and t for t in triggers):
             raise _refusal(f"{param}.triggers", "must be a list of texts, none of them empty")
+        if len(triggers) > MAX_TRIGGERS:
+            raise _refusal(f"{param}.triggers", f"holds {len(triggers)} texts; at most {MAX_TRIGGERS} are taken")
         groups: dict[str, list[str]] = {}
         for i, tag in enumerate(tags):
             begin = _text(tag, "begin", f"{param}.tags[{i}]")
@@ -96,7 +99,10 @@ class _Grammar:
         return self._rule(f": %json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': ANY_WHITESPACE}})}")
 
     def _regex(self, part: Mapping[str, Any], param: str) -> str:
-        pattern = _text(part, "pattern", param).replace("\\/", "/").replace("/", "\\/")
+        # A slash would end the expression in the grammar; one behind a backslash of its own does not.
+        pattern = re.sub(
+            r"\\.|/", lambda m: "\\/" if m[0] == "/" else m[0], _text(part, "pattern", param), flags=re.DOTALL
+        )
         self.rules.append(f"R{len(self.rules)}: /{pattern}/")
         return f"R{len(self.rules) - 1}"
 
@@ -115,6 +121,25 @@ class _Grammar:
         name = f"r{len(self.rules)}"
         self.rules.append(name + rest)
         return name
+
+
+def _read(tag: str | Mapping[str, Any], param: str) -> Any:
+    """What the tag says, bounded in size and depth: the work on it is done where everybody's requests are read."""
+    if not isinstance(tag, str):
+        check_depth(tag, param)
+    text = tag if isinstance(tag, str) else json.dumps(tag, ensure_ascii=False)
+    if len(text) > MAX_GRAMMAR_CHARS:
+        raise _refusal(param, f"is {len(text)} characters long; at most {MAX_GRAMMAR_CHARS} are taken")
+    if not isinstance(tag, str):
+        return tag
+    try:
+        said = json.loads(text)
+    except RecursionError:
+        raise too_deep(param) from None
+    except ValueError:
+        return None
+    check_depth(said, param)
+    return said
 
 
 def _list(part: Mapping[str, Any], field: str, param: str) -> list[Mapping[str, Any]]:

@@ -12,11 +12,9 @@ from pydantic import Field
 
 from backend.conversation import Constraint
 from backend.errors import Rejected
+from backend.server.depth import check_depth
 from backend.server.fields import Body, check_extra
 from backend.server.structural_tag import tag_grammar
-
-MAX_GRAMMAR_DEPTH = 100
-"""So deep may a schema nest: what reads it afterwards recurses."""
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {"disable_additional_properties": (None, False)}
 
@@ -50,8 +48,6 @@ class StructuredOutputs(Body):
         if self.json_object:
             demands.append(schema_constraint({"type": "object"}, f"{prefix}.json_object", whitespace))
         if self.structural_tag is not None:
-            if isinstance(self.structural_tag, dict):
-                check_depth(self.structural_tag, f"{prefix}.structural_tag")
             grammar = tag_grammar(self.structural_tag, f"{prefix}.structural_tag")
             demands.append(Constraint("lark", grammar, f"{prefix}.structural_tag"))
         if len(demands) != 1:
@@ -99,21 +95,3 @@ def schema_constraint(schema: dict[str, Any] | str, param: str, whitespace: str 
     if isinstance(schema, dict):
         check_depth(schema, param)
     return Constraint("json_schema", schema if isinstance(schema, str) else json.dumps(schema), param, whitespace)
-
-
-def check_depth(value: Any, param: str) -> None:
-    """Raise Rejected for JSON nested deeper than `MAX_GRAMMAR_DEPTH`."""
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        if depth > MAX_GRAMMAR_DEPTH:
-            raise Rejected(
-                f"{param} nests more than {MAX_GRAMMAR_DEPTH} levels deep", param=param, code="invalid_value"
-            )
-        level = [v for item in level for v in _children(item)]
-
-
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []

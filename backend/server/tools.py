@@ -13,8 +13,8 @@ from pydantic import Field
 
 from backend.conversation import Constraint
 from backend.errors import Rejected
+from backend.server.depth import check_depth
 from backend.server.fields import Body
-from backend.server.structured import check_depth
 from backend.tool_calls import ToolFormat
 
 MAX_TOOLS = 128

@@ -47,10 +47,11 @@ def ask(client: openai.OpenAI, num_choices: int) -> Any:
     return client.chat.completions.create(model="scripted", messages=HI, n=num_choices, stream=True)
 
 
-def test_more_choices_than_places_are_refused_before_any_runs(scripted: Start) -> None:
+def test_more_choices_than_the_queue_has_places_are_refused_before_any_runs(scripted: Start) -> None:
     rig = scripted("Hello there.", limits=LIMITS)
     client = rig.live.openai()
-    with pytest.raises(openai.RateLimitError, match="there must be 5 places"):
+    with pytest.raises(openai.BadRequestError, match=r"5 choices.*max_num_waiting.*4 places") as refusal:
         client.chat.completions.create(model="scripted", messages=HI, n=5)
+    assert refusal.value.param == "n"
     assert rig.runner.steps == []
     assert len(list(ask(client, 4))) > 4

@@ -205,6 +205,26 @@ def test_an_echo_begins_with_the_prompt(scripted: Start) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("said", "fields", "reason"),
+    [("", {}, "stop"), ("Hey", {"stop": ["Hey"]}, "stop"), ("", {"max_tokens": 0}, "length")],
+    ids=["ends at once", "stops at once", "prompt alone"],
+)
+def test_an_echo_needs_no_answer(scripted: Start, said: str, fields: Any, reason: str, stream: bool) -> None:
+    reply: Any = (
+        scripted(said)
+        .live.openai()
+        .completions.create(model="scripted", prompt=["abc", "de"], echo=True, stream=stream, **fields)
+    )
+    texts, reasons = ["", ""], [None, None]
+    for one in reply if stream else [reply]:
+        for choice in one.choices:
+            texts[choice.index] += choice.text
+            reasons[choice.index] = choice.finish_reason
+    assert (texts, reasons) == (["abc", "de"], [reason] * 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_log_probabilities_of_prompt_and_answer(llama: Live, stream: bool) -> None:
     prompt = "The engine spends a budget of tokens in every step. Große Bäume. " * 3
     reply: Any = llama.openai().completions.create(

@@ -166,6 +166,21 @@ def test_without_tools_a_call_is_text(calling: Callable[[str], Scripted]) -> Non
         assert reply.output_text == CALL
 
 
+def test_a_call_whose_name_is_no_text_is_told_as_it_came(calling: Callable[[str], Scripted]) -> None:
+    broken = CALL.replace("look", "\\ud800")
+    live = calling(broken).live
+    reply = ask(live)
+    assert [item.type for item in reply.output] == ["message"]
+    assert reply.output_text == broken.replace("\n", "").removesuffix("</tool_call>")
+    assert list(ask(live, stream=True))[-1].response.output_text == reply.output_text
+
+
+def test_what_asks_nothing_of_us_is_not_told_back(calling: Callable[[str], Scripted]) -> None:
+    tool = TOOLS[0] | {"output_schema": "anything", "allowed_callers": ["direct"], "colour": 5}
+    (told,) = ask(calling("Hey").live, tools=[tool]).tools
+    assert told.model_dump(exclude_unset=True) == TOOLS[0]
+
+
 def test_a_call_that_is_cut_is_incomplete(calling: Callable[[str], Scripted]) -> None:
     reply = ask(calling(CALL).live, max_output_tokens=len(CALL) - 20)
     assert reply.status == "incomplete"

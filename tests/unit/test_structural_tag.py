@@ -74,6 +74,10 @@ def is_let_through(tag: Any, text: str) -> bool:
         (triggered(at_least_one=True, stop_after_first=True), ["<t>1/</t>"], ["hello", "<t>1/</t> more"]),
         ({"format": SEQUENCE}, ["A: none", 'A: {"x": 3} and so on'], ["B", "A: nobody"]),
         ({"format": {"type": "tag", **DIGITS}}, ["<t>7/</t>"], ["7/", "<t>7/</t> "]),
+        *(
+            ({"format": {"type": "regex", "pattern": pattern}}, [text], [text + text, "x"])
+            for pattern, text in (("a/b", "a/b"), (r"a\/b", "a/b"), (r"a\\/b", "a\\/b"), (r"a\\\/b", "a\\/b"))
+        ),
     ],
 )
 def test_what_they_let_through(tag: Any, texts: list[str], others: list[str]) -> None:
@@ -89,6 +93,7 @@ def test_what_they_let_through(tag: Any, texts: list[str], others: list[str]) ->
         ("[]", "tag"),
         ({}, "tag.format.type"),
         ({"format": {"type": "qwen_xml_parameter"}}, "tag.format.type"),
+        ({"format": {"type": []}}, "tag.format.type"),
         ({"format": {"type": "const_string"}}, "tag.format.value"),
         ({"format": {"type": "sequence", "elements": []}}, "tag.format.elements"),
         (
@@ -104,3 +109,27 @@ def test_what_is_wrong_is_named(tag: Any, param: str) -> None:
     with pytest.raises(Rejected) as caught:
         tag_grammar(tag, "tag")
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("depth", [60, 300, 100_000])
+def test_what_nests_too_deep_is_refused(depth: int) -> None:
+    text = '{"format": ' + '{"type": "or", "elements": [' * depth + "]}" * depth + "}"
+    with pytest.raises(Rejected, match=r"^tag .*(100 levels|262144)"):
+        tag_grammar(text, "tag")
+    if depth < 100:
+        with pytest.raises(Rejected, match=r"^tag nests more than 100 levels deep"):
+            tag_grammar(json.loads(text), "tag")
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_how_much_is_read_is_bounded(as_text: bool) -> None:
+    """Every tag is compared with every trigger, where everybody's requests are read."""
+    tags = [{"begin": "<x", "schema": {}, "end": ""}] * 10_000
+    big = {"structures": tags, "triggers": ["<y", "<"]}
+    with pytest.raises(Rejected, match=r"^tag is \d+ characters long; at most 262144 are taken") as caught:
+        tag_grammar(json.dumps(big) if as_text else big, "tag")
+    assert caught.value.param == "tag"
+    with pytest.raises(Rejected, match=r"^tag\.triggers holds 129 texts; at most 128 are taken") as caught:
+        tag_grammar({"structures": tags[:1], "triggers": ["<"] * 129}, "tag")
+    assert caught.value.param == "tag.triggers"
+    assert "start" in tag_grammar({"structures": tags[:1], "triggers": ["<"] * 128}, "tag")

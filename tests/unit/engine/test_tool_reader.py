@@ -33,7 +33,18 @@ def read(form: ToolFormat, pieces: list[str]) -> tuple[str, list[tuple[str, obje
     return text, [(name, json.loads(arguments)) for name, arguments in calls]
 
 
+UNREADABLE = [
+    '{"name": "a\\q", "arguments": {}}',
+    '{"name": "a\nb", "arguments": {}}',
+    '{"name": "\\ud800", "arguments": {}}',
+    '{"arguments": {}, "name": "\\ud800"}',
+    '{"name": "f", "arguments": "\\udfff"}',
+    '{"name": "f", "argument": ' + "[" * 5000 + "]" * 5000 + "}",
+]
+
 CASES = [
+    *((HERMES, f"<tool_call>{call}</tool_call>", f"<tool_call>{call}", []) for call in UNREADABLE),
+    *((LLAMA3, call, call, []) for call in UNREADABLE),
     (HERMES, f"<tool_call>\n{ONE}\n</tool_call>", "", [("look", AT)]),
     (
         HERMES,
@@ -76,6 +87,13 @@ def test_a_call_that_is_cut_short_is_told_as_far_as_it_came() -> None:
     reader = ToolReader(HERMES)
     reader.push('<tool_call>{"name": "look", "arguments": {"at": "th')
     assert reader.end() == []
+
+
+def test_arguments_of_any_depth_come_as_they_are() -> None:
+    arguments = '{"x": ' + "[" * 5000 + "]" * 5000 + "}"
+    _, piece = ToolReader(HERMES).push(f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>')
+    assert not isinstance(piece, str)
+    assert piece.arguments == arguments
 
 
 def test_ids_have_the_length_the_form_wants() -> None:

@@ -57,6 +57,18 @@ def test_r4_what_just_fits_is_served(made: Request, limits: dict[str, Any]) -> N
     assert world.answer("a")[0]
 
 
+def test_r4_more_places_than_the_queue_has_are_refused_for_good() -> None:
+    world = World(max_num_waiting=2)
+    with pytest.raises(Rejected, match=r"n asks for 3 choices.*max_num_waiting.*2 places") as refusal:
+        world.submit(replace(request("a", 3), num_places=3))
+    assert refusal.value.param == "n"
+    world.submit(request("b", 3))
+    with pytest.raises(Overloaded, match="1 requests are waiting already, and there must be 2 places"):
+        world.submit(replace(request("a", 3), num_places=2))
+    world.step()
+    world.submit(replace(request("a", 3), num_places=2))
+
+
 def test_max_tokens_below_one_is_refused() -> None:
     made = Request("a", request("a", 3).prompt, SamplingParams(max_tokens=0))
     with pytest.raises(Rejected) as refusal:
