@@ -7,6 +7,8 @@ dequantised to float32. Its own `from_pretrained` on such a file would need `acc
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from backend.demo.lock import exclusive
 from backend.errors import ModelLoadError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SUFFIX = ".gguf"
 
@@ -31,7 +33,8 @@ def is_gguf(model: str) -> bool:
 def as_directory(model: str, cache_dir: Path, say: Say) -> str:
     """The HF directory of a model that is named by a GGUF file; whatever else is named comes back as it is.
 
-    Raises `ModelLoadError`, one line, for a file that is broken or of an architecture that transformers does not read.
+    Raises `ModelLoadError`, one line, for a file that is broken or of an architecture that transformers does not read,
+    and for a cache that cannot be written.
     """
     if not is_gguf(model):
         return model
@@ -39,32 +42,75 @@ def as_directory(model: str, cache_dir: Path, say: Say) -> str:
     facts = source.stat()
     key = hashlib.sha256(f"{source} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[:12]
     directory = cache_dir.expanduser() / "gguf" / f"{source.stem}-{key}"
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(directory.with_name(f"{directory.name}.lock"), lambda: say(f"{model} is being read by another …")):
-        if not directory.is_dir():
-            say(f"Reading {model}; its weights, dequantised, are kept in {directory}")
-            _convert(model, source, directory)
+    if directory.is_dir():  # complete: nothing need be written, also where nothing can be
+        return str(directory)
+    lock = directory.with_name(f"{directory.name}.lock")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(lock, lambda: say(f"{model} is being read by another …")):
+            if not directory.is_dir():
+                say(f"Reading {model}; its weights, dequantised, are kept in {directory}")
+                _keep(model, *_read(model, source), directory)
+    except OSError as error:
+        raise _unwritable(model, directory, error) from error
     return str(directory)
 
 
-def _convert(model: str, source: Path, directory: Path) -> None:
-    """Write the directory; it has its name only once it is complete."""
+def _keep(model: str, weights: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write the directory; it has its name only once it is complete, also on the disk. Raises `ModelLoadError`."""
     unfinished = directory.with_name(f"{directory.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        _write(source, unfinished)
-    except ModelLoadError:
-        raise
-    except Exception as error:  # gguf and transformers raise a dozen unrelated types on a file that is no good
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ModelLoadError(f"model {model!r} cannot be read as a GGUF file: {reason}") from error
-    else:
+        weights.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        for path in (*unfinished.rglob("*"), unfinished):
+            _flush(path)
         unfinished.rename(directory)
+        _flush(directory.parent)
+    except Exception as error:
+        # safetensors and tokenizers have errors of their own for what the disk says, known by these words alone.
+        if isinstance(error, OSError) or re.search(r"\bos error \d+", str(error)):
+            raise _unwritable(model, directory, error) from error
+        raise _unreadable(model, error) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _write(source: Path, directory: Path) -> None:
+def _flush(path: Path) -> None:
+    """Bring a file, or the names in a directory, onto the disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unwritable(model: str, directory: Path, error: Exception) -> ModelLoadError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or _first_line(error)
+    return ModelLoadError(
+        f"model {model!r} cannot be kept in {directory.parent}: {reason}; choose another place with --cache-dir"
+    )
+
+
+def _unreadable(model: str, error: Exception) -> ModelLoadError:
+    return ModelLoadError(f"model {model!r} cannot be read as a GGUF file: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _read(model: str, source: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The weights in float32, and the tokenizer. Raises `ModelLoadError`."""
+    try:
+        return _parse(source)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # gguf and transformers raise a dozen unrelated types on a file that is no good
+        raise _unreadable(model, error) from error
+
+
+def _parse(source: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
@@ -84,8 +130,7 @@ def _write(source: Path, directory: Path) -> None:
         "tensors"
     ]
     _fill(model, tensors, source.name)
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    return model, tokenizer
 
 
 def _fill(model: PreTrainedModel, tensors: dict[str, Any], name: str) -> None:

@@ -59,13 +59,10 @@ def expire(store: Aging, config: RetentionConfig, now_wall: float | None) -> int
     return num_removed
 
 
-async def keep_tidy(
-    store: Aging, config: RetentionConfig, every_s: float = EVERY_S, clock: WallClock | None = None
-) -> None:
+async def keep_tidy(store: Aging, config: RetentionConfig, clock: WallClock, every_s: float = EVERY_S) -> None:
     """Sweep once, then expire every `every_s` seconds until cancelled. A store that refuses is tried again."""
     refused: str | None = None
     sweep_first = True
-    clock = clock or WallClock()
     while True:
         try:
             if sweep_first:

@@ -1,7 +1,7 @@
-"""The wall clock with doubts: after it was set anew it is not believed for a day, since it may be set back.
+"""The wall clock with doubts: after it was set anew, or begins far past the last event, it is not believed for a day.
 
-A clock without a battery starts in another year, and a wrong time server is noticed by somebody sooner or later; what
-is removed meanwhile for being too old would be gone for good.
+A clock without a battery starts in another year, and a wrong time server is noticed by somebody sooner or later: it is
+set back. What is removed meanwhile for being too old would be gone for good.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 STEP_S = 3600.0
 """What the clock may gain or lose between two looks without having been set."""
 DOUBT_S = 86_400.0
+UNSEEN_S = 86_400.0
+"""How far past the last event the clock may begin and be believed: a machine that is off every night still is."""
 
 
 def _since_boot() -> float:
@@ -23,16 +25,30 @@ def _since_boot() -> float:
 
 
 class WallClock:
-    """Compares the wall clock with one that nobody sets. `wall` and `steady` give seconds."""
+    """Compares the wall clock with one that nobody sets. `wall` and `steady` give seconds.
 
-    def __init__(self, wall: Callable[[], float] | None = None, steady: Callable[[], float] = _since_boot) -> None:
+    `last_wall` is the time of the last event, in Unix seconds; None without one.
+    """
+
+    def __init__(
+        self,
+        last_wall: float | None,
+        wall: Callable[[], float] | None = None,
+        steady: Callable[[], float] = _since_boot,
+    ) -> None:
         self._wall = wall or (lambda: time.time())
         self._steady = steady
-        self._offset_s = self._wall() - steady()
+        wall_now, steady_now = self._wall(), steady()
+        self._offset_s = wall_now - steady_now
         self._t_set = float("-inf")
+        if last_wall is not None and (unseen_s := wall_now - last_wall) > UNSEEN_S:
+            self._t_set = steady_now
+            log.warning(
+                "the clock is %.1f days past the last event: no event goes for its age for a day", unseen_s / 86_400
+            )
 
     def try_now(self) -> float | None:
-        """Unix seconds, or None for a day after the clock was set by more than `STEP_S`."""
+        """Unix seconds, or None for a day after the clock was set by more than `STEP_S` or began past `UNSEEN_S`."""
         wall, steady = self._wall(), self._steady()
         gained_s = wall - steady - self._offset_s
         self._offset_s = wall - steady

@@ -72,15 +72,19 @@ class WaitingRoom:
                 self._remind(f"Still {now.phase}: {now.phase_s:.0f} s, {now.elapsed_s:.0f} s since the start")
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(PATIENCE_S):
-                await reader.readuntil(b"\r\n\r\n")
-                writer.write(reply(self._startup.progress()))
-                await writer.drain()
-                writer.write_eof()
-                while await reader.read(LONGEST_HEAD):  # a body that nobody read would cost the client its answer
-                    pass
-        writer.close()
+        ended = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+        try:
+            # Cancelled is who is still here when the room closes: nothing more to do than to hang up.
+            with suppress(*ended, asyncio.CancelledError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await reader.readuntil(b"\r\n\r\n")
+                    writer.write(reply(self._startup.progress()))
+                    await writer.drain()
+                    writer.write_eof()
+                    while await reader.read(LONGEST_HEAD):  # a body that nobody read would cost the client its answer
+                        pass
+        finally:
+            writer.close()
 
 
 def loading_body(progress: Progress) -> dict[str, Any]:

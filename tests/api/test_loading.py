@@ -74,6 +74,24 @@ def test_the_socket_is_left_open_for_who_comes_next(listener: socket.socket) -> 
         accepted.close()
 
 
+def test_whoever_is_there_when_the_room_closes_is_let_go_without_a_word(
+    listener: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        socket.create_connection(listener.getsockname(), timeout=5) as silent,
+        socket.create_connection(listener.getsockname(), timeout=5) as told,
+    ):
+        with WaitingRoom(listener, Startup(print), print):
+            told.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+            answer = told.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            silent.sendall(b"GET ")  # came first, so it has been received as well
+        for client in (silent, told):
+            while client.recv(65_536):
+                pass
+    assert caplog.messages == []
+
+
 def test_a_long_phase_is_told_of_again(listener: socket.socket) -> None:
     lines: list[str] = []
     with WaitingRoom(listener, Startup(print), lines.append, remind_s=0.05):

@@ -16,6 +16,7 @@ from tests.e2e.product import Product
 
 PASSWORD = "hunter2-never-shown"
 FILE = """\
+api_key_env: WATCHWORD_API_KEY
 # what we watch
 cameras:
   - name: yard   # nobody answers there
@@ -35,7 +36,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def product(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     backend = f"--base-url=http://127.0.0.1:{free_port()}/v1"
-    env = {"YARD_PASSWORD": PASSWORD}
+    env = {"YARD_PASSWORD": PASSWORD, "WATCHWORD_API_KEY": "sesame-never-shown"}
     with Product(f"--config={file}", backend, home=tmp_path_factory.mktemp("home"), env=env) as product:
         yield product
 
@@ -63,6 +64,7 @@ def test_a_camera_is_added_changed_and_survives_a_killed_app(product: Product, f
     assert httpx.delete(f"{product.page}/api/cameras/hall", timeout=20).status_code == 204
     assert list(cameras(product)) == ["yard"]
     assert not product.has_said(PASSWORD)
+    assert not product.has_said("sesame-never-shown")
 
 
 def test_a_page_of_another_site_changes_nothing(product: Product, file: Path) -> None:

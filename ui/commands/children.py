@@ -33,12 +33,16 @@ def backend_child(engine: Mapping[str, Any], host: str, port: int, private: Coll
     )
 
 
-def app_child(settings: AppSettings) -> Child:
-    """Cameras, pipeline and page: one thread for the detector, and after the engine in the queue for a core."""
+def app_child(settings: AppSettings, needed: Collection[str] = ()) -> Child:
+    """Cameras, pipeline and page: one thread for the detector, and after the engine in the queue for a core.
+
+    It gets the environment variables named in `needed` whatever they are called: the file of settings, which it reads
+    anew at every start and edit, keeps its secrets there.
+    """
     return Child(
         name="app",
         argv=_python("ui.cli", "app"),
-        env=_environment() | {"OMP_NUM_THREADS": "1"},
+        env=_environment(needed=needed) | {"OMP_NUM_THREADS": "1"},
         ready_url=f"http://{reachable(settings.ui_host)}:{settings.ui_port}/healthz",
         stdin=settings.to_json().encode(),
         niceness=APP_NICENESS,
@@ -50,6 +54,6 @@ def _python(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
-def _environment(private: Collection[str] = ()) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in PRIVATE and name not in private}
-    return kept | {"PYTHONUNBUFFERED": "1"}
+def _environment(private: Collection[str] = (), needed: Collection[str] = ()) -> dict[str, str]:
+    withheld = {*PRIVATE, *private} - {*needed}
+    return {name: value for name, value in os.environ.items() if name not in withheld} | {"PYTHONUNBUFFERED": "1"}

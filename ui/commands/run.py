@@ -116,9 +116,10 @@ def run(
         retention=RetentionConfig(written.retention.days, written.retention.max_gb) if written else RetentionConfig(),
         config_path=config_file.expanduser().resolve() if config_file else None,
     )
-    children = [app_child(settings)]
+    variables = written.variables if written else ()
+    children = [app_child(settings, variables)]
     if base_url is None:
-        children.insert(0, backend_child(engine, config.host, port, written.variables if written else ()))
+        children.insert(0, backend_child(engine, config.host, port, variables))
     else:
         _tell_of_backend(settings)
     page = f"http://{reachable(ui_host)}:{ui_port}"

@@ -18,6 +18,7 @@ from pipeline.roster import Roster
 from pipeline.settings import document
 from pipeline.settings.models import CameraSettings
 from pipeline.store import EventStore
+from pipeline.wall_clock import WallClock
 from pipeline.worker import Pipeline, PipelineError
 from ui.commands.app_settings import AppSettings
 from ui.errors import say
@@ -43,7 +44,9 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
         stack.callback(store.close)
         cameras = cameras_of(settings)
         board = Board(camera.name for camera in cameras)
-        board.restore(store.recent(MAX_CARDS))
+        kept = store.recent(MAX_CARDS)
+        board.restore(kept)
+        clock = WallClock(kept[0].t_wall if kept else None)  # before the pipeline keeps events by this very clock
         news = stack.enter_context(feed.subscribe(FEED_SIZE))
         engine = EngineLink(settings.base_url, settings.api_key, is_own=settings.is_own_engine)
         stack.push_async_callback(engine.close)
@@ -79,7 +82,7 @@ async def serve_live(settings: AppSettings, feed: Feed) -> int:
             engine.follow(),
             meter.follow(),
             pipeline.wait_broken(),
-            keep_tidy(store, settings.retention),
+            keep_tidy(store, settings.retention, clock),
         ]
         return await _serve(server, [asyncio.create_task(part) for part in beside])
 

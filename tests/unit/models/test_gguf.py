@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from gguf import GGUFWriter, TokenType
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
+import backend.gguf_file
 from backend.demo.smollm2 import LAYER_TENSORS, OUTER_TENSORS, SmolLM2
 from backend.errors import ModelLoadError
 from backend.gguf_file import as_directory
@@ -117,6 +121,72 @@ def test_what_cannot_be_read_is_one_line(
         as_directory(str(file), tmp_path / "cache", said.append)
     assert "\n" not in str(caught.value)
     assert not any(path.is_dir() for path in (tmp_path / "cache" / "gguf").iterdir()), "nothing half made stays"
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, said: list[str]) -> None:
+    file, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
+    file.write_bytes(b"never looked at")
+    cache.write_bytes(b"no directory")
+    with pytest.raises(ModelLoadError, match=r"cannot be kept in .*cache/gguf: .*directory; .*--cache-dir") as caught:
+        as_directory(str(file), cache, said.append)
+    assert "\n" not in str(caught.value)
+
+
+@contextmanager
+def no_file_over(size: int) -> Iterator[None]:
+    """As on a disk that is full after so many bytes of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("room", [0, 4000])
+def test_a_disk_without_room_is_not_told_as_a_broken_file(
+    room: int, checkpoint: Callable[[str], Path], tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any, Python fails at the configuration; with some, safetensors, which has an error of its own."""
+    file, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
+    write_gguf(checkpoint("llama"), file)
+    keep = backend.gguf_file._keep
+
+    def keep_in_room(*arguments: Any) -> None:
+        with no_file_over(room):
+            keep(*arguments)
+
+    monkeypatch.setattr(backend.gguf_file, "_keep", keep_in_room)
+    with pytest.raises(ModelLoadError, match=r"cannot be kept in .*cache/gguf: .*too large.*--cache-dir") as caught:
+        as_directory(str(file), cache, said.append)
+    assert "\n" not in str(caught.value)
+    assert not any(path.is_dir() for path in (cache / "gguf").iterdir()), "nothing half made stays"
+
+
+def test_a_directory_is_on_the_disk_before_it_has_its_name(
+    checkpoint: Callable[[str], Path], tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, flushed = tmp_path / "tiny.gguf", list[Path]()
+    write_gguf(checkpoint("llama"), file)
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(Path(os.readlink(f"/proc/self/fd/{handle}"))))
+    directory = Path(as_directory(str(file), tmp_path / "cache", said.append))
+    unfinished = directory.with_name(f"{directory.name}.part")
+    written = {unfinished / path.name for path in directory.iterdir()}
+    assert len(written) >= 3
+    assert written <= set(flushed[:-2])
+    assert flushed[-2:] == [unfinished, directory.parent], "their names after the files, its own at the end"
+
+
+def test_what_is_kept_is_found_where_nothing_can_be_written(
+    checkpoint: Callable[[str], Path], tmp_path: Path, said: list[str]
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    write_gguf(checkpoint("llama"), file)
+    directory = as_directory(str(file), tmp_path / "cache", said.append)
+    for lock in (tmp_path / "cache" / "gguf").glob("*.lock"):
+        lock.unlink()
+        lock.mkdir()  # cannot be opened to be written
+    assert as_directory(str(file), tmp_path / "cache", said.append) == directory
 
 
 def test_other_names_stay_what_they_are(tmp_path: Path, said: list[str]) -> None:

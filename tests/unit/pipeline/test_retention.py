@@ -15,6 +15,7 @@ from pipeline.archive import StoreError
 from pipeline.config import RetentionConfig
 from pipeline.retention import DAY_S, GB, expire, keep_tidy
 from pipeline.store import EventStore
+from pipeline.wall_clock import WallClock
 from tests.unit.pipeline.test_jsonl import OK_EVENT
 from tests.unit.pipeline.waiting import until
 
@@ -108,7 +109,7 @@ class Refusing:
 
 async def test_a_store_that_refuses_is_tried_again_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     store = Refusing(3)
-    tidying = asyncio.create_task(keep_tidy(store, RetentionConfig(), every_s=0.01))
+    tidying = asyncio.create_task(keep_tidy(store, RetentionConfig(), WallClock(None), every_s=0.01))
     await until(lambda: store.calls > 5)
     tidying.cancel()
     assert caplog.messages == ["old events stay: data directory /full cannot be written: disk full"]

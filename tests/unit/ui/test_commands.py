@@ -389,6 +389,12 @@ def test_the_engine_does_not_get_the_variables_that_hold_cameras_passwords(
     assert app_child(settings).env["YARD_PASSWORD"] == "hunter2", "it reads the file itself"
 
 
+def test_the_app_gets_the_variables_that_its_file_names(settings: AppSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHWORD_API_KEY", "sesame")
+    assert "WATCHWORD_API_KEY" not in app_child(settings).env
+    assert app_child(settings, {"WATCHWORD_API_KEY"}).env["WATCHWORD_API_KEY"] == "sesame"
+
+
 def test_engine_flags_say_the_same_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHWORD_API_KEY", raising=False)
     engine = {"model": "-odd name", "max_num_seqs": 4, "enable_prefix_caching": False, "api_key": "sesame"}
