@@ -57,20 +57,31 @@ class EncoderCache:
         """Run the encoder as far as the slice says; why it failed, by the key of each image of which nothing is left.
 
         What fails in a batch is tried again image by image, so that no image fails for another, nor for lack of the
-        memory that a batch takes.
+        memory that a batch takes; from then on its images go on one by one, although the slices still name them
+        together.
         """
+        if piece.first_slice and len({id(self._paused.get(image.key)) for image in piece.images}) > 1:
+            return self._advance_each(piece.images, piece.first_slice, piece.num_slices)
+        reason = self._find_failure(piece)
+        if reason is None:
+            return {}
+        for image in piece.images:
+            self.drop(image.key)
+        if not piece.mates:
+            return {piece.image.key: reason}
+        return self._advance_each(piece.images, 0, piece.first_slice + piece.num_slices)
+
+    def _advance_each(self, images: tuple[ImageInput, ...], first: int, number: int) -> dict[str, str]:
+        alone = [self.advance(EncodeSlice(image, first, number)) for image in images]
+        return {key: reason for failed in alone for key, reason in failed.items()}
+
+    def _find_failure(self, piece: EncodeSlice) -> str | None:
+        """Advance; why it failed, if it did. The error itself ends here: it keeps alive all that the encoder held."""
         try:
             self._advance(piece)
         except Exception as error:
-            for image in piece.images:
-                self.drop(image.key)
-            if not piece.mates:
-                is_ours = isinstance(error, EncodeError)
-                return {piece.image.key: _first_line(error) if is_ours else _encoder_failed(error)}
-            num_done = piece.first_slice + piece.num_slices
-            alone = [self.advance(EncodeSlice(image, 0, num_done)) for image in piece.images]
-            return {key: reason for failed in alone for key, reason in failed.items()}
-        return {}
+            return _first_line(error) if isinstance(error, EncodeError) else _encoder_failed(error)
+        return None
 
     def _advance(self, piece: EncodeSlice) -> None:
         if piece.first_slice == 0:

@@ -6,12 +6,14 @@ the pool writes where it is told and reads what it is asked for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelSpec
+    from backend.types import Chunk
 
 VECTOR_SLACK = 64
 
@@ -42,11 +44,31 @@ class KvPool:
         # Zeros, not uninitialised memory: a padded gather reads slots nobody wrote, and a NaN would survive its mask.
         shape = (spec.num_layers, num_blocks * block_size, spec.num_kv_heads * spec.head_dim)
         self.keys, self.values = (_zeros(shape, dtype, device) for _ in range(2))
+        self._spoiled: set[int] = set()
 
     def write(self, layer_idx: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store key and value [Hkv, T, D] (any strides) at `slots` int64 [T]."""
         self.keys[layer_idx].index_copy_(0, slots, key.transpose(0, 1).reshape(len(slots), -1))
         self.values[layer_idx].index_copy_(0, slots, value.transpose(0, 1).reshape(len(slots), -1))
+
+    def spoil(self, block_ids: Iterable[int]) -> None:
+        """Note that these blocks may hold what is no finite number."""
+        self._spoiled.update(block_ids)
+
+    def heal(self, chunks: Iterable[Chunk]) -> None:
+        """Clear those spoiled blocks that these chunks write from their first slot on, and so begin anew.
+
+        Whoever shares a block for what it holds writes behind it: for them it stays what it is.
+        """
+        if not self._spoiled:
+            return
+        size = self.block_size
+        begun = {i for c in chunks for i in c.block_ids[-(-c.start // size) : -(-(c.start + c.num_tokens) // size)]}
+        healed = sorted(begun & self._spoiled)
+        self._spoiled.difference_update(healed)
+        for tensor in (self.keys, self.values):
+            for block_id in healed:
+                tensor[:, block_id * size : (block_id + 1) * size] = 0
 
     def fill_with_noise(self) -> None:
         """Random numbers everywhere, for a comparison that stale or foreign slots would spoil."""

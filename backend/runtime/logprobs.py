@@ -17,9 +17,30 @@ def read_logprobs(logprobs: torch.Tensor, token_ids: Sequence[int], num_top: Seq
     rows = range(len(token_ids))
     chosen = logprobs[rows, list(token_ids)].clamp(min=LEAST_LOGPROB).tolist()
     most = min(max(num_top), logprobs.shape[-1])
-    values, ids = logprobs.sort(dim=-1, descending=True, stable=True) if most else (logprobs[:, :0], logprobs[:, :0])
-    values, ids = values[:, :most].clamp(min=LEAST_LOGPROB).tolist(), ids[:, :most].tolist()
+    top, top_ids = _likeliest(logprobs, most)
+    values, ids = top.clamp(min=LEAST_LOGPROB).tolist(), top_ids.tolist()
     return [
         TokenLogprobs(token_ids[row], chosen[row], tuple(zip(ids[row][: num_top[row]], values[row], strict=False)))
         for row in rows
     ]
+
+
+def _likeliest(logprobs: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `number` largest of each row of [n, V], and their ids, as a stable sort of all of them would order them.
+
+    Only where the last of them equals the next one does it take such a sort to know which of the two is meant.
+    """
+    if not 0 < number < logprobs.shape[-1]:
+        values, ids = logprobs.sort(dim=-1, descending=True, stable=True)
+        return values[:, :number], ids[:, :number]
+    largest, ids = logprobs.topk(number + 1, dim=-1)
+    # By id, then by value: what is equal stays in the order of the ids.
+    ids = ids[:, :number].sort(dim=-1).values
+    values, order = logprobs.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
+    ids = ids.gather(-1, order)
+    # Not "equal": no comparison with what is not a number holds.
+    (tied,) = torch.where(~(largest[:, number - 1] > largest[:, number]))
+    if len(tied):
+        sorted_values, sorted_ids = logprobs[tied].sort(dim=-1, descending=True, stable=True)
+        values[tied], ids[tied] = sorted_values[:, :number], sorted_ids[:, :number]
+    return values, ids

@@ -1,7 +1,8 @@
 """Executes Steps: drops and advances image encoders, runs the flattened forward pass, samples.
 
 It owns the KV pool, the encoder cache and the text backend, and runs on the engine thread alone. It knows nothing
-of sequences, queues or policies: a Step is complete in itself. On a GPU the sampled ids are the one thing it waits for.
+of sequences, queues or policies: a Step is complete in itself. On a GPU it waits for the sampled ids, or else once at
+the end.
 """
 
 from __future__ import annotations
@@ -54,17 +55,27 @@ def build_runner(
     backend = make_text(text, adapter, pool, attention=attention)
     if recorder is not None and is_graphed:
         backend = with_graphs(backend, adapter, pool, recorder, say)
-    return Runner(adapter, backend, EncoderCache(adapter), block_size=block_size)
+    return Runner(adapter, backend, EncoderCache(adapter), block_size=block_size, pool=pool)
 
 
 class Runner:
     """One model, one pool, one step at a time."""
 
-    def __init__(self, adapter: ModelAdapter, text: TextBackend, encoders: EncoderCache, *, block_size: int) -> None:
+    def __init__(
+        self,
+        adapter: ModelAdapter,
+        text: TextBackend,
+        encoders: EncoderCache,
+        *,
+        block_size: int,
+        pool: KvPool | None = None,
+    ) -> None:
+        """`pool` is where `text` keeps keys and values, if it keeps any."""
         self._adapter = adapter
         self._text = text
         self._encoders = encoders
         self._block_size = block_size
+        self._pool = pool
 
     def execute(self, step: Step) -> StepResult:
         """Compute one step. Failures of single images or requests are in the result; anything raised is fatal."""
@@ -77,6 +88,9 @@ class Runner:
             failed_images = self._advance_encoders(step)
             ready, failed = self._split_ready(step.chunks)
             chosen, choice, told = self._compute(ready) if ready else ((), Choice([]), {})
+            if not chosen and self._adapter.device.type == "cuda":
+                # Nothing was waited for yet, and the time of a step is measured around it.
+                torch.cuda.current_stream(self._adapter.device).synchronize()
         failed |= choice.failed
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
@@ -93,6 +107,8 @@ class Runner:
                 continue
             if INVALID_TOKEN_ID in token_ids:
                 failed[chunk.request_id] = "the model's logits are not finite numbers"
+                if self._pool is not None:
+                    self._pool.spoil(chunk.block_ids)
                 continue
             sampled[chunk.request_id] = token_ids
             if first in choice.logprobs:
@@ -129,6 +145,8 @@ class Runner:
             num_position_rows=self._adapter.spec.num_position_rows,
             device=self._adapter.device,
         )
+        if self._pool is not None:
+            self._pool.heal(chunks)
         hidden = self._text.forward(self._embed(tensors), tensors.positions, tensors.attention)
         told = score_prompts(chunks, tensors.attention.query_starts, hidden, self._text.logits)
         chosen = tensors.sampling_chunks

@@ -55,6 +55,8 @@ def book_images(
     """
     wants = _wants(running)
     ledger.pin(tuple(wants))
+    # What this step encodes may go as little as what it reads: its evictions come first.
+    busy = dict.fromkeys(in_use)
     for key in in_use:
         ledger.touch(key)
     encodes: list[EncodeSlice] = []
@@ -63,14 +65,15 @@ def book_images(
             break
         image = first.image
         if image.key not in ledger:
-            if not ledger.try_reserve(image, may_take_pinned=first.is_next, in_use=in_use):
+            if not ledger.try_reserve(image, may_take_pinned=first.is_next, in_use=busy):
                 continue
             for mate in mates:
-                if ledger.try_reserve(mate.image, may_take_pinned=False, in_use=in_use):
+                if ledger.try_reserve(mate.image, may_take_pinned=False, in_use=busy):
                     ledger.join(image.key, mate.image)
         encodes.append(ledger.advance(image.key, num_slices))
         num_slices -= encodes[-1].num_slices
         for image in encodes[-1].images:
+            busy[image.key] = None
             wants[image.key].seq.served_step = step_id
     return tuple(encodes)
 

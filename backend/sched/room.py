@@ -83,7 +83,7 @@ def _next_slice_s(view: View, slices: SliceCosts) -> float:
 
 def _needs(view: View, prompts: Iterable[Sequence]) -> Iterator[tuple[int, int]]:
     """(tokens computed, tokens that could be computed now) of each prompt that need not wait for an image first."""
-    missing = {encode.image.key for encode in view.images}
+    missing = {image.key for encode in view.images for image in encode.images}
     for seq in prompts:
         spans = (span for span in seq.pending_spans() if seq.is_queued or span.key in missing)
         end = next((max(span.start, seq.computed) for span in spans), seq.total)

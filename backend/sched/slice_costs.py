@@ -122,15 +122,16 @@ class SliceCosts:
         slices = list(_slices(encodes))
         expected = [self.slice_s(*one) or 0.0 for one in slices]
         total_s = sum(expected)
-        if total_s <= 0.0:
+        is_known = total_s > 0.0
+        if not is_known:
             expected, total_s = [1.0] * len(slices), float(len(slices))
         ratio = elapsed_s / total_s
         bounded = max(1.0 / _MAX_RATIO, min(_MAX_RATIO, ratio))
         for (image, index, num_images), expected_s in zip(slices, expected, strict=True):
             costs = self._costs(image, num_images)
             is_first = costs.slices[index] is None
-            # Of a batch the first timing says little: it counts as no more than was expected.
-            first = ratio if num_images == 1 else min(bounded, 1.0)
+            # Of a batch the first timing says little: it counts as no more than was expected, if anything was.
+            first = min(bounded, 1.0) if num_images > 1 and is_known else ratio
             cost_s = expected_s * (first if is_first else 1.0 + _GAIN * (bounded - 1.0)) / self.pace
             costs.slices[index] = cost_s
             costs.num_ends += index == image.num_slices - 1

@@ -151,6 +151,19 @@ def evict_images_in_use(patch: Patch) -> None:
     patch.setattr(EncoderLedger, "try_reserve", try_reserve)
 
 
+def evict_what_the_step_encodes(patch: Patch) -> None:
+    """Only what its chunks read, which is resident, is safe."""
+    original = EncoderLedger.try_reserve
+
+    def try_reserve(
+        ledger: EncoderLedger, image: ImageInput, *, may_take_pinned: bool, in_use: Collection[str]
+    ) -> bool:
+        resident = [key for key in in_use if ledger.is_resident(key)]
+        return original(ledger, image, may_take_pinned=may_take_pinned, in_use=resident)
+
+    patch.setattr(EncoderLedger, "try_reserve", try_reserve)
+
+
 def never_take_pinned_images(patch: Patch) -> None:
     """Two sequences that each hold what the other needs wait for ever."""
     original = EncoderLedger.try_reserve
@@ -398,6 +411,7 @@ MUTANTS: Seq[Mutant] = (
     stop_the_lane_at_the_first_refusal,
     use_images_too_early,
     evict_images_in_use,
+    evict_what_the_step_encodes,
     never_take_pinned_images,
     forget_to_report_evictions,
     keep_failed_images,

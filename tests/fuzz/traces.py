@@ -86,6 +86,9 @@ def make_trace(seed: int) -> Trace:
         is_token_budget_exact=random.Random(seed + 4).random() < 0.7,
         max_encoder_batch=together.choice((1, 2, 4)),
     )
+    rush = random.Random(seed + 6)
+    if rush.random() < 0.1:
+        requests, limits = _make_rush(rush, requests, limits)
     return Trace(
         seed=seed,
         policy=rng.choice(tuple(POLICIES)),
@@ -169,6 +172,25 @@ def _make_request(
             stop_token_ids=frozenset(rng.sample(range(VOCAB_SIZE), rng.choice((0, 0, 2)))),
         ),
         request_class=rng.choice(tuple(RequestClass)),
+    )
+
+
+def _make_rush(
+    rng: random.Random, requests: tuple[Request, ...], limits: SchedulerLimits
+) -> tuple[tuple[Request, ...], SchedulerLimits]:
+    """Cameras of two layouts instead, each with a frame of its own that is quickly encoded; two or three have room."""
+    sizes = {layout: rng.randint(4, 9) for layout in ((1,), (2,))}
+    frames: list[Request] = []
+    for request in requests:
+        layout = rng.choice(tuple(sizes))
+        frame = ImageInput(f"{request.request_id}'s", sizes[layout], 1, layout=layout)
+        made = _make_request(rng, request.request_id, [frame, (1, 2, 3)], atomic=False)
+        frames.append(replace(made, request_class=RequestClass.BACKGROUND))
+    return tuple(frames), replace(
+        limits,
+        encoder_cache_embeds=2 * max(sizes.values()),
+        idle_encoder_slices_per_step=4,
+        max_encoder_batch=rng.choice((2, 4)),
     )
 
 

@@ -77,8 +77,9 @@ class SdpaAttention:
         device = self._pool.device
         kv_len = max(inputs.kv_lens[s] for s in seqs)
         num_blocks = -(-kv_len // self._pool.block_size)
-        tables = [inputs.block_tables[s][:num_blocks] for s in seqs]
-        padded = upload([table + (0,) * (num_blocks - len(table)) for table in tables], torch.int64, device)
+        tables = [inputs.block_tables[s][: -(-inputs.kv_lens[s] // self._pool.block_size)] for s in seqs]
+        # Padded with a block of its own: no mask multiplies away what is no finite number in a foreign one.
+        padded = upload([table + table[-1:] * (num_blocks - len(table)) for table in tables], torch.int64, device)
         offsets = torch.arange(self._pool.block_size, device=device)
         key_slots = (padded[..., None] * self._pool.block_size + offsets).flatten(1)[:, :kv_len]
         start, end = inputs.query_starts[seqs[0]], inputs.query_starts[seqs[0]] + query_len

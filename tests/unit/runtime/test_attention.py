@@ -167,6 +167,25 @@ def test_sequences_of_a_step_do_not_see_each_other(name: str) -> None:
     assert not torch.equal(results[0][rows[1]], results[1][rows[1]])
 
 
+@pytest.mark.parametrize("name", ["reference", "sdpa"])
+def test_a_sequence_beside_longer_ones_sees_no_block_but_its_own(name: str) -> None:
+    """Neither the pool's first nor one that it has ahead. (Flex's eager form computes, and masks, the whole pool.)"""
+    inputs = make_inputs([(1, 20), (1, 11)], seed=6)
+    long, short = inputs.block_tables
+    free = next(block for block in range(1, NUM_BLOCKS) if block not in (*long, *short))
+    inputs = replace(inputs, block_tables=(long, (*short, free)))
+    query, key, value = torch.randn(3, 2, 2, HEAD_DIM, generator=torch.Generator().manual_seed(7))
+    results = []
+    for number in (0.0, float("nan")):
+        pool = make_pool()
+        foreign = torch.ones(NUM_BLOCKS, BLOCK_SIZE, dtype=torch.bool)
+        foreign[[*long, *short]] = False
+        pool.keys[:, foreign.flatten()] = pool.values[:, foreign.flatten()] = number
+        attention = make_attention(name, pool)
+        results.append(attention.run(0, query, key, value, attention.plan(inputs), scale=0.3))
+    assert torch.equal(*results)
+
+
 def test_an_unknown_backend_lists_the_choices() -> None:
     with pytest.raises(ConfigError, match=r"'flash'.*flex, reference, sdpa"):
         make_attention("flash", make_pool())

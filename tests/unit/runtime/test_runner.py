@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Generator, Sequence
+from unittest.mock import Mock
+
 import pytest
 import torch
 
+from backend.runtime.encoder_cache import EncoderCache
+from backend.runtime.kv_pool import KvPool
 from backend.runtime.runner import Runner, build_runner
+from backend.runtime.text_backend import make_text
 from backend.types import Chunk, EmbedSlice, EncodeSlice, ImageInput, SamplingParams, Step, StepResult
 from tests.unit.runtime.toy import ToyAdapter, image, rows
 
@@ -151,6 +158,65 @@ def test_an_image_fails_alone_whoever_is_encoded_with_it(runner: Runner, adapter
     assert failed == {"b": "the vision encoder failed: RuntimeError: out of luck"}
     assert rows_seen(runner, "a") == (4,)
     assert adapter.batches == [("a", "b"), ("a",), ("b",)]
+
+
+def test_a_batch_that_fails_midway_goes_on_image_by_image(runner: Runner, adapter: ToyAdapter) -> None:
+    """The slices that follow name its images together, as if nothing had happened."""
+    pictures = [image(key, 1, [None, None, None, None, rows(value)]) for key, value in (("a", 3), ("b", 6))]
+    bad = image("c", 1, [None, RuntimeError("out of luck"), None, None, rows(9)])
+    together(runner, 0, 1, *pictures, bad)
+    assert list(together(runner, 1, 1, *pictures, bad).failed_images) == ["c"]
+    for first in (2, 3):
+        assert together(runner, first, 1, *pictures).failed_images == {}
+    assert [rows_seen(runner, key) for key in "ab"] == [(4,), (7,)]
+
+
+def test_what_a_failed_batch_held_is_gone_before_its_images_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter, held = ToyAdapter(), list[weakref.ref[torch.Tensor]]()
+    alone = adapter.encode_together
+
+    def hungry(images: Sequence[ImageInput]) -> Generator[None, None, tuple[torch.Tensor, ...]]:
+        if len(images) == 1:
+            assert [tensor() for tensor in held] == [None]
+            return (yield from alone(images))
+        activations = torch.zeros(1)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("too little")
+
+    monkeypatch.setattr(adapter, "encode_together", hungry)
+    runner = build_runner(adapter, num_blocks=8, block_size=4)
+    pictures = [image(key, 1, [None, rows(1)]) for key in "ab"]
+    assert together(runner, 0, 1, *pictures) == StepResult(0, {})
+    assert len(held) == 1
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cpu", 0), ("cuda", 1)])
+def test_a_gpu_is_waited_for_when_nothing_is_sampled(
+    runner: Runner, adapter: ToyAdapter, monkeypatch: pytest.MonkeyPatch, device: str, waits: int
+) -> None:
+    """Else the time that the step is said to take would be that of launching it."""
+    stream = Mock()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(adapter, "device", torch.device(device))
+    encode(runner, image("k", 1, [None, rows(1)]), 0, 1)
+    assert stream.synchronize.call_count == waits
+
+
+def test_blocks_of_a_request_that_came_to_no_numbers_are_cleared_before_others_begin_them() -> None:
+    """Those who share one for what it holds do not begin it: for them it stays as it is."""
+    adapter = ToyAdapter()
+    pool = KvPool(adapter.spec, num_blocks=8, block_size=4, dtype=adapter.dtype, device=adapter.device)
+    text = make_text("torch", adapter, pool, attention="sdpa")
+    runner = Runner(adapter, text, EncoderCache(adapter), block_size=4, pool=pool)
+    adapter.poisoned_ids = {4}
+    pool.keys[:, 4:12] = pool.values[:, 4:12] = float("nan")
+    poisoned = Chunk("a", 4, (4,), (range(4, 5),), (1, 2), (), True, 0, GREEDY, is_decode=False)
+    assert runner.execute(Step(1, (poisoned,))).failed_requests
+    runner.execute(Step(2, (poisoned._replace(request_id="shares", token_ids=(5,)),)))
+    assert [pool.keys[:, 4 * block : 4 * block + 4].isnan().any().item() for block in (1, 2)] == [True, False]
+    runner.execute(Step(3, (poisoned._replace(request_id="begins", start=0, block_ids=(1,), token_ids=(5,)),)))
+    assert pool.keys.isfinite().all()
+    assert pool.values.isfinite().all()
 
 
 def test_logits_that_are_not_numbers_fail_their_request(runner: Runner, adapter: ToyAdapter) -> None:

@@ -93,6 +93,16 @@ def test_company_takes_nobodys_place_in_the_cache() -> None:
     cameras.run()
 
 
+def test_a_step_does_not_evict_what_it_encodes() -> None:
+    """The second one lacks room; the less urgent image that came along with the first is taken already."""
+    cameras = world(encoder_cache_embeds=18, idle_encoder_slices_per_step=6, max_num_seqs=6)
+    wide = request("b", ImageInput("b's", 9, 3, layout=(2,)), request_class=BACKGROUND)
+    cameras.submit(camera("a"), wide, camera("m"))
+    step = cameras.step()
+    assert (batches(step), step.evictions) == (["a's+m's"], ())
+    cameras.run()
+
+
 def test_a_batch_is_not_made_where_it_was_seen_not_to_pay() -> None:
     cameras = world(idle_encoder_slices_per_step=6)
     costs = cameras.scheduler.policy.cost.slices

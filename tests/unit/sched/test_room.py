@@ -8,13 +8,13 @@ import pytest
 
 from backend.sched.cost import CostModel, StepCost, Work, work_of
 from backend.sched.policy import StallFree, make_policy
-from backend.sched.room import FLOOR_TOKENS, divide, drafts_within
-from backend.sched.sequence import Sequence
+from backend.sched.room import FLOOR_TOKENS, divide, drafts_within, has_need
+from backend.sched.sequence import SeqState, Sequence
 from backend.sched.slice_costs import SliceCosts
 from backend.sched.view import View
 from backend.types import EncodeSlice
 from tests.fuzz.machine import Machine
-from tests.unit.sched.builders import BACKGROUND, World, booked, image, request
+from tests.unit.sched.builders import BACKGROUND, World, booked, image, request, sequence
 from tests.unit.sched.test_cost import learn, mixed_steps, step_of
 from tests.unit.sched.test_latency_target import CAT, learned, prompt, view
 
@@ -91,6 +91,17 @@ def test_prompts_and_slices_share_one_room() -> None:
     short = by_time(view(2, prompt(8), images=pending))
     assert StallFree(cost).slices(short) == 3, "what 8 tokens leave of 12.6 ms"
     assert StallFree(cost).slices(by_time(view(2, images=pending))) == 6
+
+
+def test_prompts_that_wait_for_an_image_of_a_batch_need_nothing_yet() -> None:
+    """Whichever of its images that is."""
+    first, mate = (image(key, 64, num_slices=8) for key in ("first", "mate"))
+    waiting = [sequence(request(picture.key, 4, picture, 4), computed=4) for picture in (first, mate)]
+    for seq in waiting:
+        seq.move_to(SeqState.RUNNING, 0)
+    seen = view(1, images=(EncodeSlice(first, 0, 8, (mate,)),))
+    assert not has_need(seen, waiting)
+    assert has_need(replace(seen, images=(EncodeSlice(first, 0, 8),)), waiting)
 
 
 def test_guesses_take_as_long_as_the_decodes_and_half_of_it_on_top_of_other_work() -> None:

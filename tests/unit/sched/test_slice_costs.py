@@ -97,6 +97,17 @@ def test_a_batch_is_not_judged_by_its_first_time() -> None:
     assert costs.batch_len(FRAMES[0], 2) == 2
 
 
+def test_the_first_timing_of_all_may_be_a_batch() -> None:
+    costs = SliceCosts()
+    costs.observe([EncodeSlice(FRAMES[0], 0, 4, (FRAMES[1],))], 0.004)
+    assert costs.slice_s(FRAMES[0], 0, 2) == pytest.approx(0.001)
+    assert costs.slice_s(FRAMES[0], 0) == pytest.approx(0.0005), "half a batch of two"
+    for _ in range(3):
+        costs.observe([EncodeSlice(FRAMES[0], 0, 4)], 0.004)
+        costs.observe([EncodeSlice(FRAMES[0], 0, 4, (FRAMES[1],))], 0.004)
+    assert costs.batch_len(FRAMES[0], 2) == 2
+
+
 def test_slices_that_would_be_felt_are_not_made_longer() -> None:
     costs = SliceCosts()
     for length in (1, 2, 4) * 4:
