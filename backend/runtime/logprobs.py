@@ -30,7 +30,9 @@ def _likeliest(logprobs: torch.Tensor, number: int) -> tuple[torch.Tensor, torch
 
     Only where the last of them equals the next one does it take such a sort to know which of the two is meant.
     """
-    if not 0 < number < logprobs.shape[-1]:
+    if number == 0:
+        return logprobs[:, :0], torch.empty((len(logprobs), 0), dtype=torch.int64)
+    if number == logprobs.shape[-1]:
         values, ids = logprobs.sort(dim=-1, descending=True, stable=True)
         return values[:, :number], ids[:, :number]
     largest, ids = logprobs.topk(number + 1, dim=-1)
