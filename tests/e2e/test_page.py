@@ -164,10 +164,10 @@ def test_a_conversation_starts_with_a_click_and_follows_the_answer(product: Prod
         expect(page.locator(".p-chat")).to_contain_text("what the cameras saw")
         for _ in range(3):
             page.get_by_role("button", name="New conversation").click()
-            question = page.locator(".chip").first.text_content() or ""
-            page.locator(".chip").first.click()
+            question = page.locator(".p-chat .chip").first.text_content() or ""
+            page.locator(".p-chat .chip").first.click()
             expect(page.locator(".turn.mine")).to_have_text(question)
-            expect(page.locator(".chip")).to_have_count(0)
+            expect(page.locator(".p-chat .chip")).to_have_count(0)
             expect(page.locator(".turn.theirs")).to_have_attribute("data-state", "ok", timeout=LONG_MS)
         for num_answers in range(2, 6):
             page.get_by_label("Message").fill("And then?")

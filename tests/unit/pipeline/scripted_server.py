@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,7 +134,8 @@ class ScriptedServer:
                 body = {"error": {"message": step.message, "type": "error", "code": None}}
                 await _send_json(writer, step.status, body, step.headers)
             case Silence():
-                await reader.read()  # until the client goes away
+                with suppress(ConnectionError):  # a reset is an end, too
+                    await reader.read()  # until the client goes away
                 asked.dropped.set()
             case Page():
                 writer.write(
