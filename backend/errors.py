@@ -42,3 +42,8 @@ class ConfigError(EngineError):
 
 class ModelLoadError(EngineError):
     """The model cannot be loaded: unknown id, missing weights, unsupported family (exit code 2)."""
+
+
+def one_line(error: Exception) -> str:
+    """The first line of an error's message, or its type's name."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

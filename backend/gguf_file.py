@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.demo.lock import exclusive
-from backend.errors import ModelLoadError
+from backend.errors import ModelLoadError, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -86,18 +86,14 @@ def _flush(path: Path) -> None:
 
 
 def _unwritable(model: str, directory: Path, error: Exception) -> ModelLoadError:
-    reason = (error.strerror if isinstance(error, OSError) else None) or _first_line(error)
+    reason = (error.strerror if isinstance(error, OSError) else None) or one_line(error)
     return ModelLoadError(
         f"model {model!r} cannot be kept in {directory.parent}: {reason}; choose another place with --cache-dir"
     )
 
 
 def _unreadable(model: str, error: Exception) -> ModelLoadError:
-    return ModelLoadError(f"model {model!r} cannot be read as a GGUF file: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return ModelLoadError(f"model {model!r} cannot be read as a GGUF file: {one_line(error)}")
 
 
 def _read(model: str, source: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -6,11 +6,14 @@ Knows nothing of text, images or HTTP.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from backend.conversation import SamplingDefaults, SamplingWish
 from backend.errors import Rejected
 from backend.models.adapter import ModelSpec
 from backend.types import Grammar, Prepared, SamplingParams
+
+T = TypeVar("T")
 
 
 def check_wish(wish: SamplingWish, spec: ModelSpec) -> None:
@@ -58,7 +61,7 @@ class SamplingRules:
             max_tokens=wish.max_tokens or min(limit - num_prompt, defaults.max_tokens or limit),
             temperature=_or(wish.temperature, defaults.temperature),
             top_p=_or(wish.top_p, defaults.top_p),
-            top_k=defaults.top_k if wish.top_k is None else wish.top_k,
+            top_k=_or(wish.top_k, defaults.top_k),
             seed=wish.seed,
             stop_token_ids=frozenset() if wish.ignore_eos else self.spec.eos_token_ids,
             stop=wish.stop,
@@ -74,5 +77,5 @@ class SamplingRules:
         )
 
 
-def _or(wished: float | None, default: float) -> float:
+def _or(wished: T | None, default: T) -> T:
     return default if wished is None else wished

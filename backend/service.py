@@ -7,8 +7,6 @@ with this module: the number of threads is settled in the environment first. Kno
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -123,18 +121,8 @@ def build_service(config: EngineConfig, path: str, say: Say, enter: Enter = lamb
     scheduler = Scheduler(limits, StallFree())
     enter(Phase.WARM_UP)
     say(f"Computing on {hardware.name} in {str(adapter.dtype).removeprefix('torch.')}; warming up …")
-    cost = scheduler.policy.cost
-    with _first_steps():
-        _warm_up(adapter, scheduler, runner)
-        if resolved.step_policy == LatencyTarget.name:
-            enter(Phase.PROFILE)
-            Profile(adapter, scheduler, runner, limits).run(say)
-            resolved = settle_target(resolved, cost, say)
-        elif not limits.is_token_budget_exact:
-            enter(Phase.PROFILE)
-            Profile(adapter, scheduler, runner, limits).run_text()
-            say(f"Profile: {cost.coefficients}")
-    scheduler.policy = make_policy(resolved.step_policy, cost, _seconds(resolved.target_itl_ms))
+    resolved = _first_steps(resolved, limits, adapter, scheduler, runner, say, enter)
+    scheduler.policy = make_policy(resolved.step_policy, scheduler.policy.cost, _seconds(resolved.target_itl_ms))
     return Service(
         config=resolved,
         engine=Engine(scheduler, runner, limits),
@@ -253,12 +241,32 @@ def _warm_up(adapter: ModelAdapter, scheduler: Scheduler, runner: StepRunner) ->
                 )
 
 
-@contextmanager
-def _first_steps() -> Iterator[None]:
-    """Whatever goes wrong in the first steps is the model's fault, and makes a start impossible."""
+def _first_steps(
+    config: EngineConfig,
+    limits: SchedulerLimits,
+    adapter: ModelAdapter,
+    scheduler: Scheduler,
+    runner: StepRunner,
+    say: Say,
+    enter: Enter,
+) -> EngineConfig:
+    """Run what makes everything ready, and what the policy must know before anybody waits; its latency target settled.
+
+    Whatever goes wrong here is the model's fault, and makes a start impossible.
+    """
+    cost = scheduler.policy.cost
     try:
-        yield
+        _warm_up(adapter, scheduler, runner)
+        if config.step_policy == LatencyTarget.name:
+            enter(Phase.PROFILE)
+            Profile(adapter, scheduler, runner, limits).run(say)
+            return settle_target(config, cost, say)
+        if not limits.is_token_budget_exact:
+            enter(Phase.PROFILE)
+            Profile(adapter, scheduler, runner, limits).run_text()
+            say(f"Profile: {cost.coefficients}")
     except EngineError:
         raise
     except Exception as error:
         raise ModelLoadError(f"the model fails on its first request: {type(error).__name__}: {error}") from error
+    return config

@@ -18,7 +18,7 @@ import llguidance.hf
 from llguidance import LLMatcher, LLTokenizer, grammar_from
 
 from backend.conversation import Constraint
-from backend.errors import Cancelled, Rejected
+from backend.errors import Cancelled, Rejected, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -190,4 +190,4 @@ def _refusal(constraint: Constraint, reason: str) -> Rejected:
 
 def _reason(error: Exception) -> str:
     """The first line of what llguidance says: the rest shows its state."""
-    return (str(error).strip().partition("\n")[0] or type(error).__name__)[:_MAX_REASON_LEN]
+    return one_line(error)[:_MAX_REASON_LEN]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from backend.types import ImageInput, Prepared
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
     from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
 
 Message = Mapping[str, Any]
 """HF chat format: `role`, and `content` as a string or a list of `{"type": "text", "text"}` / `{"type": "image"}`."""
@@ -130,6 +132,18 @@ class VisionBlocks(Protocol):
     def encode_probe(self, picture: Image.Image) -> torch.Tensor:
         """Rows [m, H] of a picture's last tile, its overview, by the blocks as they are now, without a pause."""
         ...
+
+
+def encoded(encoder: Generator[None, None, T]) -> T:
+    """What `ModelAdapter.encode` or `encode_together` returns, for whoever has nothing to do in its pauses.
+
+    As there, the caller holds `torch.inference_mode()`.
+    """
+    while True:
+        try:
+            next(encoder)
+        except StopIteration as end:
+            return end.value
 
 
 class ModelAdapter(Protocol):

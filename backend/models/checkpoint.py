@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig
 
-from backend.errors import ModelLoadError
+from backend.errors import ModelLoadError, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -121,11 +121,6 @@ def _quieten_transformers() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     enable_progress_bars()
-
-
-def one_line(error: Exception) -> str:
-    """The first line of an error's message, or its type's name."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _shape(sizes: Sequence[int]) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from backend.errors import one_line
+from backend.models.adapter import encoded
 from backend.runtime.closeness import MAX_ERROR, relative_error
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def largest_batch(adapter: ModelAdapter, say: Callable[[str], None], limit: int 
                 else:
                     reason = f"{2 * length} at once are off by {error:.1%}"
     except Exception as error:  # devices raise many unrelated types; none of them may prevent a start
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = one_line(error)
     say(f"Images encoded together: {f'up to {length}' if length > 1 else 'none'}{f'; {reason}' if reason else ''}")
     return length
 
@@ -59,10 +61,6 @@ def _noise(seed: int) -> Image.Image:
     return Image.frombytes("RGB", (8, 8), random.Random(seed).randbytes(8 * 8 * 3)).resize((_SIDE, _SIDE))
 
 
+@torch.inference_mode()
 def _rows(encoder: Generator[None, None, T]) -> T:
-    with torch.inference_mode():
-        while True:
-            try:
-                next(encoder)
-            except StopIteration as end:
-                return end.value
+    return encoded(encoder)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from backend.errors import EngineError, ModelLoadError
-from backend.models.checkpoint import Checkpoint, one_line, open_checkpoint
+from backend.errors import EngineError, ModelLoadError, one_line
+from backend.models.checkpoint import Checkpoint, open_checkpoint
 from backend.models.hf_adapter import TEXT_FAMILIES
 from backend.models.registry import FAMILIES, load
 from backend.runtime.native.choice import find_obstacles

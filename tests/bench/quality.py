@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from backend.models.adapter import ModelAdapter
+from backend.models.adapter import ModelAdapter, encoded
 from backend.models.registry import load
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.kv_pool import KvPool
@@ -30,12 +30,7 @@ def encode(adapter: ModelAdapter, photograph: Path, caption: str) -> tuple[list[
     """Token ids, how many of them are the prompt, which are the image's, and the embeddings, its rows in place."""
     message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Describe the image."}]}
     prompt = adapter.prepare([message], [Image.open(photograph).convert("RGB")])
-    paused, rows = adapter.encode(prompt.images[0]), None
-    while rows is None:
-        try:
-            next(paused)
-        except StopIteration as end:
-            rows = end.value
+    rows = encoded(adapter.encode(prompt.images[0]))
     token_ids = [*prompt.token_ids, *adapter.tokenizer.encode(caption, add_special_tokens=False)]
     inside = {i for span in prompt.spans for i in range(span.start, span.end)}
     embeds = adapter.embed(torch.tensor([0 if i in inside else token for i, token in enumerate(token_ids)]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ from backend.selftest.reference import Expected, Reference
 from backend.types import Request, SamplingParams, SchedulerLimits
 from tests.fuzz.machine import Machine
 
+Adapters = Callable[[str], ModelAdapter]
+"""The fixture `adapter`: a family's model."""
+Answers = Callable[[str], dict[str, Expected]]
+"""The fixture `answers`: what transformers' `generate` makes of a family's prompts."""
 NUM_TOKENS = 24
 MIN_DISTINCT = 8
 """A model stuck on a few tokens would agree with anything."""

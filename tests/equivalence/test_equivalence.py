@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from backend.models.adapter import ModelAdapter
 from backend.runtime.encoder_cache import EncoderCache
 from backend.types import EncodeSlice
 from tests.equivalence.harness import (
@@ -19,7 +18,8 @@ from tests.equivalence.harness import (
     IMAGE_FAMILIES,
     IMAGE_PROMPTS,
     TEXT_MODELS,
-    Expected,
+    Adapters,
+    Answers,
     Prompt,
     assert_matches,
     expected_of,
@@ -34,8 +34,6 @@ from tests.equivalence.harness import (
 WHOLE = 1024
 VIDEO_FAMILIES = ("smolvlm", "qwen2_5_vl", "qwen3_vl", "llava_onevision", "internvl")
 """Those taught on videos, too; SmolVLM2 is of the family `smolvlm`."""
-Adapters = Callable[[str], ModelAdapter]
-Answers = Callable[[str], dict[str, Expected]]
 
 
 @pytest.mark.parametrize("budget", [1, 7, 16, 64, WHOLE])

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from backend.models.adapter import ModelAdapter
 from backend.runtime import runner
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.attention.sdpa import SdpaAttention, SdpaPlan
@@ -19,7 +18,8 @@ from tests.equivalence.harness import (
     ATOMIC_FAMILIES,
     FAMILIES,
     IMAGE_FAMILIES,
-    Expected,
+    Adapters,
+    Answers,
     assert_matches,
     generate,
     limits,
@@ -27,8 +27,6 @@ from tests.equivalence.harness import (
     request_of,
 )
 
-Adapters = Callable[[str], ModelAdapter]
-Answers = Callable[[str], dict[str, Expected]]
 Fault = Callable[[StepTensors], StepTensors]
 
 

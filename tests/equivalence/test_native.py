@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from backend.models.adapter import ModelAdapter
 from backend.models.registry import load
 from backend.runtime import runner
 from backend.runtime.batch import StepTensors, build_step_tensors
@@ -21,7 +20,8 @@ from tests.checkpoints import TEXT_SHAPE, build_tokenizer
 from tests.equivalence import harness
 from tests.equivalence.harness import (
     TEXT_PROMPTS,
-    Expected,
+    Adapters,
+    Answers,
     assert_matches,
     expected_of,
     generate,
@@ -42,9 +42,6 @@ from tests.equivalence.test_speculation import (  # noqa: F401  (as above)
     test_guessed_draws_are_the_same_draws,
 )
 from tests.weights import randomize
-
-Adapters = Callable[[str], ModelAdapter]
-Answers = Callable[[str], dict[str, Expected]]
 
 
 @pytest.fixture(autouse=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations, product
 
 import pytest
 
 from backend.models import registry
-from backend.models.adapter import ModelAdapter
 from backend.models.hf_adapter import TEXT_FAMILIES
 from backend.sched.policy import POLICIES
 from tests.equivalence.harness import (
     FAMILIES,
     IMAGE_FAMILIES,
-    Expected,
+    Adapters,
+    Answers,
     assert_matches,
     generate,
     limits,
@@ -22,8 +21,6 @@ from tests.equivalence.harness import (
     request_of,
 )
 
-Adapters = Callable[[str], ModelAdapter]
-Answers = Callable[[str], dict[str, Expected]]
 Setting = tuple[str, int, bool, str]
 
 WHOLE = 1024

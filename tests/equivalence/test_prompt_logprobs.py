@@ -11,9 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from backend.models.adapter import ModelAdapter
 from backend.types import Request, TokenLogprobs
-from tests.equivalence.harness import TEXT_PROMPTS, generate, limits, request_of, tight_limits
+from tests.equivalence.harness import TEXT_PROMPTS, Adapters, generate, limits, request_of, tight_limits
 
-Adapters = Callable[[str], ModelAdapter]
 NUM_TOP = 3
 
 

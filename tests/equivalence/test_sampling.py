@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +13,7 @@ from backend.conversation import Constraint
 from backend.models.adapter import ModelAdapter
 from backend.structured import GrammarCompiler, TokenGrammar, Vocabulary
 from backend.types import Request, TokenLogprobs
-from tests.equivalence.harness import TEXT_PROMPTS, generate, limits, request_of, tight_limits
-
-Adapters = Callable[[str], ModelAdapter]
+from tests.equivalence.harness import TEXT_PROMPTS, Adapters, generate, limits, request_of, tight_limits
 
 SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 50}
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from backend.models.adapter import ModelAdapter
 from backend.runtime import runner
 from backend.runtime.batch import StepTensors, build_step_tensors
 from backend.sched.policy import POLICIES
@@ -19,6 +18,8 @@ from backend.sched.speculator import Speculator
 from backend.types import Chunk
 from tests.equivalence.harness import (
     TEXT_MODELS,
+    Adapters,
+    Answers,
     Expected,
     Outcome,
     assert_matches,
@@ -28,9 +29,6 @@ from tests.equivalence.harness import (
     request_of,
     tight_limits,
 )
-
-Adapters = Callable[[str], ModelAdapter]
-Answers = Callable[[str], dict[str, Expected]]
 
 
 def tokens_of(answers: dict[str, Expected]) -> dict[str, tuple[int, ...]]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from backend.models.adapter import ModelAdapter
 from backend.selftest.drive import Outcome
 from backend.selftest.prompts import Prompt, noise
 from backend.types import SchedulerLimits
 from tests.equivalence.harness import (
     NUM_TOKENS,
-    Expected,
+    Adapters,
+    Answers,
     assert_matches,
     generate,
     limits,
@@ -23,9 +22,6 @@ from tests.equivalence.harness import (
     tight_limits,
 )
 from tests.tape import TapeRecorder
-
-Adapters = Callable[[str], ModelAdapter]
-Answers = Callable[[str], dict[str, Expected]]
 
 CAMERAS = tuple(Prompt(f"camera {i}", (noise(20 + i, 96, 64), "Describe the image.")) for i in range(5))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from backend.models.adapter import ModelAdapter
+from backend.models.adapter import ModelAdapter, encoded
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.runner import Runner
@@ -145,16 +145,7 @@ def _regrets(adapter: ModelAdapter, prompt: Prepared, answer: list[int]) -> torc
     with torch.inference_mode():
         embeds = adapter.embed(ids.where(ids < adapter.spec.vocab_size - 1, 0) if prompt.images else ids)
         for image, span in zip(prompt.images, prompt.spans, strict=True):
-            embeds[span.start : span.end] = _encoded(adapter, image)
+            embeds[span.start : span.end] = encoded(adapter.encode(image))
         logits = text.logits(text.forward(embeds, positions, inputs)[num_prompt - 1 :])
     chosen = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
     return (logits.max(dim=1).values - chosen) / logits.std(dim=1)
-
-
-def _encoded(adapter: ModelAdapter, image: object) -> torch.Tensor:
-    encoding = adapter.encode(image)  # type: ignore[arg-type]
-    while True:
-        try:
-            next(encoding)
-        except StopIteration as end:
-            return end.value

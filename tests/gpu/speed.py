@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import TypeVar
 
 import torch
 
+from backend.models.adapter import encoded
 from backend.runtime.closeness import MAX_ERROR, relative_error
 from backend.runtime.runner import Runner
 from backend.types import Chunk, SamplingParams, Step
@@ -16,6 +17,8 @@ from tests.gpu.prompts import picture_prompt, random_ids
 from tests.gpu.rates import Rates, percentile, settle, timed
 from tests.gpu.runners import BLOCK_SIZE, runner_of
 from tests.gpu.table import OK, Row
+
+T = TypeVar("T")
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
@@ -97,13 +100,9 @@ def together_rows(made: Made, lengths: tuple[int, ...], repeats: int) -> Iterato
         yield Row("picture", made.name, f"{length} frames together", figures, verdict)
 
 
-def _run(encoder: Generator[None, None, Any]) -> Any:
-    with torch.inference_mode():
-        while True:
-            try:
-                next(encoder)
-            except StopIteration as end:
-                return end.value
+@torch.inference_mode()
+def _run(encoder: Generator[None, None, T]) -> T:
+    return encoded(encoder)
 
 
 def _chunk(made: Made, index: int, start: int, num_tokens: int, blocks_each: int) -> Chunk:
