@@ -160,6 +160,12 @@ class EngineConfig:
     enable_prefix_caching: bool = setting(
         True, "compute a repeated prompt prefix anew instead of reusing its KV (default: reused)", off_flag=True
     )
+    async_scheduling: bool = setting(
+        True,
+        "make a step only when the one before it has ended (default: on a GPU the next is made while one runs, where "
+        "its result cannot change it)",
+        off_flag=True,
+    )
     max_request_bytes: int = setting(32 * MIB, "largest request body in bytes", at_least=1024, at_most=GIB)
     max_image_pixels: int = setting(
         64_000_000, "largest image in pixels, checked before it is decoded", at_least=1, at_most=PILLOW_PIXELS

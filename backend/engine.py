@@ -1,4 +1,7 @@
-"""The engine thread: inbox -> schedule -> execute -> apply -> deliver, until it is told to stop or breaks.
+"""The engine thread: inbox -> schedule -> launch -> land -> apply -> deliver, until it is told to stop or breaks.
+
+With `async_scheduling` the next step is made and launched before the one in flight lands, wherever that one's result
+cannot change it, so that a device that computes by itself never waits for Python (vLLM's flag of that name).
 
 Owns the scheduler and the runner, which only its thread touches. Every exit path answers every waiter exactly once.
 Knows nothing of text, HTTP or tensors.
@@ -12,9 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 from backend.errors import Cancelled, EngineDead, EngineError, Stopping
 from backend.metrics import EngineMetrics
@@ -23,26 +27,15 @@ from backend.sched.limits import check_token_budget
 from backend.sched.policy import Policy, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.step_ring import record_of
+from backend.step_runner import Flight, StepRunner
 from backend.stream import TokenStream
-from backend.types import Request, SchedulerLimits, SchedulerStats, Step, StepResult
+from backend.types import Request, SchedulerLimits, SchedulerStats, Step
 from backend.waiters import Waiters
 
 log = logging.getLogger("watchword.engine")
 
 _LAST_STEP_S = 1.0
 """How long a drain waits for the step that is running when its time is up."""
-
-
-class StepRunner(Protocol):
-    """Whatever computes a Step. Called on the engine thread alone."""
-
-    def execute(self, step: Step) -> StepResult:
-        """Compute the whole step. An exception means that nothing can be computed any more."""
-        ...
-
-    def close(self) -> None:
-        """Give back what the runner holds; called once, after the last step."""
-        ...
 
 
 class EngineState(StrEnum):
@@ -52,6 +45,13 @@ class EngineState(StrEnum):
     DRAINING = "draining"
     STOPPED = "stopped"
     DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    step: Step
+    flight: Flight
+    t_launch: float
 
 
 class Engine:
@@ -67,6 +67,7 @@ class Engine:
         runner: StepRunner,
         limits: SchedulerLimits,
         *,
+        async_scheduling: bool = False,
         metrics: EngineMetrics | None = None,
         on_dead: Callable[[], None] | None = None,
     ) -> None:
@@ -76,6 +77,8 @@ class Engine:
         self._scheduler = scheduler
         self._policy = scheduler.policy
         self._runner = runner
+        self._is_async = async_scheduling
+        self._t_landed = 0.0
         self._waiters = Waiters(self.metrics)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         # Guards the state and the inbox; held for bookkeeping only, never during a step.
@@ -212,14 +215,10 @@ class Engine:
     def _run(self) -> None:
         """The engine thread."""
         try:
+            in_flight = None
             while self._wait_for_work():
                 self._run_inbox()
-                step = self._scheduler.schedule()
-                if step is not None:
-                    self._run_step(step)
-                elif self._scheduler.has_work():
-                    # Better an answer to everyone than a thread that spins, or sleeps, for good.
-                    raise RuntimeError("requests are alive, but the scheduler finds nothing to run")
+                in_flight = self._go_on(in_flight)
             self._waiters.wake()
             self._end(EngineState.STOPPED, Cancelled("the engine was stopped"))
         except BaseException as error:
@@ -263,18 +262,38 @@ class Engine:
         self._scheduler.cancel(request_id)
         self._waiters.cancel(request_id)
 
-    def _run_step(self, step: Step) -> None:
-        t_begin = time.monotonic()
-        self._waiters.note_scheduled(step, t_begin)
+    def _go_on(self, in_flight: _Launched | None) -> _Launched | None:
+        """Launch the next step and land the one in flight, if there is one; what is in flight after that."""
+        step = self._scheduler.schedule() if in_flight is None else self._scheduler.schedule_ahead()
+        launched = None if step is None else self._launch(step)
+        if in_flight is not None:
+            self._land(in_flight)
+        elif launched is None and self._scheduler.has_work():
+            # Better an answer to everyone than a thread that spins, or sleeps, for good.
+            raise RuntimeError("requests are alive, but the scheduler finds nothing to run")
+        if launched is None or (self._is_async and launched.flight.is_smooth):
+            return launched
+        self._land(launched)
+        return None
+
+    def _launch(self, step: Step) -> _Launched:
+        t_launch = time.monotonic()
+        self._waiters.note_scheduled(step, t_launch)
         # Readers of the step before run while the model does: sooner, they would only wait for the interpreter, and
         # take it from the engine between two steps.
         self._waiters.wake()
-        result = self._runner.execute(step)
+        return _Launched(step, self._runner.launch(step), t_launch)
+
+    def _land(self, launched: _Launched) -> None:
+        step = launched.step
+        self._waiters.wake()
+        result = launched.flight.land()
         events = self._scheduler.apply(result)
-        t_end = time.monotonic()
-        self._scheduler.policy.observe(step, t_end - t_begin)
-        self._waiters.deliver(events, t_end)
-        self.metrics.observe_step(record_of(step, result, self._read_stats(), t_begin, t_end))
+        # A step that was launched before another had ended began with the end of that one.
+        t_begin, self._t_landed = max(launched.t_launch, self._t_landed), time.monotonic()
+        self._scheduler.policy.observe(step, self._t_landed - t_begin)
+        self._waiters.deliver(events, self._t_landed)
+        self.metrics.observe_step(record_of(step, result, self._read_stats(), t_begin, self._t_landed))
         if not self._scheduler.has_work():
             self._waiters.wake()
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from backend.engine import StepRunner
 from backend.errors import Rejected
 from backend.sched.cost import CostModel
 from backend.sched.scheduler import Scheduler
+from backend.step_runner import StepRunner
 from backend.types import Prepared, Request, SamplingParams, SchedulerLimits
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from backend.config import EngineConfig
 from backend.dtype_choice import choose_dtype
-from backend.engine import Engine, StepRunner
+from backend.engine import Engine
 from backend.errors import ConfigError, EngineError, ModelLoadError
 from backend.generation_config import read_defaults
 from backend.hardware import probe
@@ -27,6 +27,7 @@ from backend.sched.policy import StallFree, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.setting import listed
 from backend.startup import Enter, Phase, Say
+from backend.step_runner import StepRunner
 from backend.types import FinishReason, Request, SamplingParams, SchedulerLimits
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def build_service(config: EngineConfig, path: str, say: Say, enter: Enter = lamb
     scheduler.policy = make_policy(resolved.step_policy, scheduler.policy.cost, _seconds(resolved.target_itl_ms))
     return Service(
         config=resolved,
-        engine=Engine(scheduler, runner, limits),
+        # A CPU computes a step at its launch: one made ahead of it would only make its tokens late.
+        engine=Engine(scheduler, runner, limits, async_scheduling=resolved.async_scheduling and not is_on_cpu),
         builder=RequestBuilder(
             adapter,
             max_model_len=limits.max_model_len,

@@ -198,6 +198,10 @@ class EmbedSlice:
     atomic: bool = False
 
 
+AWAITED_TOKEN_ID = -1
+"""Stands in a chunk for the token that the step before it samples for the same request, and nobody knows yet."""
+
+
 class Chunk(NamedTuple):
     """Tokens `[start, start + len(token_ids))` of one sequence, computed in one step.
 
@@ -208,6 +212,7 @@ class Chunk(NamedTuple):
     `block_ids[i // block_size]` at `i % block_size`. `samples` says that the last token's logits choose the next
     token, which will be output number `sample_index` (0-based; with the seed it fixes the draw, so that a preempted
     sequence repeats itself). `is_decode` is for reading the step, not for computing it.
+    A decode of a step made ahead may be of `AWAITED_TOKEN_ID`, which whoever computes the steps knows by then.
     `prompt` and `history` are the sequence's prompt and output tokens so far, filled where the choice of the next token
     needs them, and where the prompt's own log-probabilities are asked for.
 

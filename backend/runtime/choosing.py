@@ -28,18 +28,46 @@ class Choice:
     failed: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A choice that nobody has waited for: `token_ids` int64 [n] are on the device.
+
+    `logprobs` fp32 [len(told), V] are those of the rows `told`, of which so many of the likeliest are asked for.
+    """
+
+    token_ids: torch.Tensor
+    failed: dict[str, str] = field(default_factory=dict)
+    told: Sequence[int] = ()
+    num_top: Sequence[int] = ()
+    logprobs: torch.Tensor | None = None
+
+    def logprobs_of(self, token_ids: Sequence[int]) -> dict[int, TokenLogprobs]:
+        """What is told of the rows that ask, now that the tokens are known."""
+        if self.logprobs is None:
+            return {}
+        read = read_logprobs(self.logprobs, [token_ids[row] for row in self.told], self.num_top)
+        return dict(zip(self.told, read, strict=True))
+
+
 def is_greedy(params: SamplingParams) -> bool:
     """Whether the likeliest token of its logits is all that a row asks for."""
     return params.temperature < GREEDY_BELOW and params.is_plain and params.num_logprobs is None
 
 
 def choose(logits: torch.Tensor, chunks: Sequence[Chunk], sample_indices: Sequence[int]) -> Choice:
+    """`draw`, waited for."""
+    drawn = draw(logits, chunks, sample_indices)
+    token_ids = drawn.token_ids.tolist()
+    return Choice(token_ids, drawn.logprobs_of(token_ids), drawn.failed)
+
+
+def draw(logits: torch.Tensor, chunks: Sequence[Chunk], sample_indices: Sequence[int]) -> Draw:
     """Choose from logits fp32 [n, V], which may be overwritten. Each row has its chunk and the number of its output."""
     params = [chunk.sampling for chunk in chunks]
     shaped = [row for row, p in enumerate(params) if not p.is_plain]
     told = [row for row, p in enumerate(params) if p.num_logprobs is not None]
     failed: dict[str, str] = {}
-    logprobs = torch.empty(0)
+    logprobs = None
     if shaped:
         rows, own = _rows(logits, shaped), [chunks[row] for row in shaped]
         changed = logits.index_select(0, rows)
@@ -56,11 +84,8 @@ def choose(logits: torch.Tensor, chunks: Sequence[Chunk], sample_indices: Sequen
         _draw_for(chunk, index) if chunk.sampling.temperature >= GREEDY_BELOW else 0.0
         for chunk, index in zip(chunks, sample_indices, strict=True)
     ]
-    token_ids = sample(logits, params, draws).tolist()
-    if not told:
-        return Choice(token_ids, failed=failed)
-    chosen = read_logprobs(logprobs, [token_ids[row] for row in told], [params[row].num_logprobs or 0 for row in told])
-    return Choice(token_ids, dict(zip(told, chosen, strict=True)), failed)
+    num_top = [params[row].num_logprobs or 0 for row in told]
+    return Draw(sample(logits, params, draws), failed, told, num_top, logprobs)
 
 
 def _log_softmax(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:

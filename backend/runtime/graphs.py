@@ -145,7 +145,7 @@ class GraphedText:
         """See `TextBackend.logits`."""
         return self._behind.logits(hidden)
 
-    def likeliest(self, hidden: torch.Tensor) -> list[int]:
+    def likeliest(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `TextBackend.likeliest`."""
         return self._behind.likeliest(hidden)
 

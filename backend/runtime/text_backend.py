@@ -33,7 +33,7 @@ class TextBackend(Protocol):
         """Logits [n, V] fp32 of hidden states [n, H]."""
         ...
 
-    def likeliest(self, hidden: torch.Tensor) -> list[int]:
+    def likeliest(self, hidden: torch.Tensor) -> torch.Tensor:
         """What `sampler.likeliest` says of the logits of hidden states [n, H]; they need not leave the backend."""
         ...
 
@@ -53,9 +53,9 @@ class TorchText:
         """See `TextBackend.logits`."""
         return self._adapter.logits(hidden)
 
-    def likeliest(self, hidden: torch.Tensor) -> list[int]:
+    def likeliest(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `TextBackend.likeliest`."""
-        return likeliest(self._adapter.logits(hidden)).tolist()
+        return likeliest(self._adapter.logits(hidden))
 
 
 def make_text(name: str, adapter: ModelAdapter, pool: KvPool, *, attention: str) -> TextBackend:

@@ -9,8 +9,9 @@ from backend.types import FinishReason, TokenEvent, TokenLogprobs
 
 
 def num_open(seq: Sequence, context_len: int) -> int:
-    """How many tokens a sequence that awaits none can still be given."""
-    return min(seq.request.sampling.max_tokens - seq.num_outputs, context_len - seq.total)
+    """How many tokens more than those known a sequence can be given, awaited ones included."""
+    num_known = seq.num_known
+    return min(seq.request.sampling.max_tokens - (num_known - seq.prompt_len), context_len - num_known)
 
 
 def cut_answer(
@@ -20,8 +21,7 @@ def cut_answer(
 
     `seq` awaits the first of them.
     """
-    # The placeholder counts among the tokens already, and is the first of these.
-    room = num_open(seq, context_len) + 1
+    room = num_open(seq, context_len)
     for index, token_id in enumerate(token_ids[:room]):
         if token_id in seq.request.sampling.stop_token_ids:
             return token_ids[:index], FinishReason.STOP
@@ -33,12 +33,12 @@ def goes_on_with(seq: Sequence, token_ids: tuple[int, ...], context_len: int) ->
 
     `seq` awaits it.
     """
-    sampling, total = seq.request.sampling, seq.total
-    num_outputs = total - seq.prompt_len
+    sampling, num_known = seq.request.sampling, seq.num_known
+    num_outputs = num_known - seq.prompt_len
     return (
         len(token_ids) == 1
-        and 1 < num_outputs < sampling.max_tokens
-        and total < context_len
+        and 0 < num_outputs < sampling.max_tokens - 1
+        and num_known < context_len - 1
         and token_ids[0] not in sampling.stop_token_ids
     )
 

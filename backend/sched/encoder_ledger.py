@@ -134,10 +134,9 @@ class EncoderLedger:
         return EncodeSlice(entry.image, first, batch.num_scheduled - first, self.mates_of(key))
 
     def complete(self, key: str) -> None:
-        """Note that the last slice of image `key` was computed."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            entry.is_resident = True
+        """Note that the last slice of image `key` was computed, unless it has been dropped and begun again since."""
+        if self.is_encoded(key):
+            self._entries[key].is_resident = True
 
     def drop(self, key: str) -> None:
         """Forget an image that failed; its runner holds nothing of it any more, so that no eviction is due."""

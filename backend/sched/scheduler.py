@@ -2,18 +2,19 @@
 
 `schedule()` asks the policy for lanes, books them against blocks, images and bounds, and returns a `Step`; `apply()`
 takes its result. Neither reads a clock or touches a tensor, so the same calls always give the same steps. One thread at
-a time; one step in flight.
+a time. One step is in flight, or two: `schedule_ahead()` makes the next while one runs, where no result can change it.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from collections.abc import Mapping
 from operator import attrgetter
 
 from backend.errors import Overloaded, Rejected
 from backend.sched.admission import choose_victims, find_prefix, guess_room, has_blocks_for
-from backend.sched.answer import cut_answer, events_of, goes_on_with
+from backend.sched.answer import cut_answer, events_of, goes_on_with, num_open
 from backend.sched.blocks import BlockPool, BlockTable
 from backend.sched.booking import Booking
 from backend.sched.chunking import chunk_end, longest_atomic
@@ -59,8 +60,9 @@ class Scheduler:
         self._running: list[Sequence] = []  # in order of priority, as those that wait
         self._waiting: list[Sequence] = []
         self._background: dict[str, Sequence] = {}  # those that may still be promoted
-        self._in_flight: tuple[Step, list[Sequence]] | None = None
+        self._in_flight: deque[tuple[Step, list[Sequence]]] = deque()
         self._is_admitting = True
+        self._is_short_of_blocks = False
         self._next_step_id = 0
         self._num_arrivals = 0
         self._num_preemptions = 0
@@ -103,22 +105,47 @@ class Scheduler:
         self._is_budget_exact = num_tokens is not None
 
     def has_work(self) -> bool:
-        """Whether any request is alive, or an image half encoded that none of them needs."""
-        return bool(self._seqs) or self._ledger.has_unfinished
+        """Whether any request is alive, a step in flight, or an image half encoded that no request needs."""
+        return bool(self._seqs or self._in_flight) or self._ledger.has_unfinished
 
     def schedule(self) -> Step | None:
         """The next step, or None if there is no work. The step before must have been applied.
 
         When the last request has gone while its image was being encoded, the step only drops that image.
         """
-        assert self._in_flight is None, "a step is in flight"
+        assert not self._in_flight, "a step is in flight"
+        return self._schedule()
+
+    def schedule_ahead(self) -> Step | None:
+        """The step after the one in flight, or None where that must be applied first.
+
+        Its decodes may be of tokens that nobody knows yet (`AWAITED_TOKEN_ID`); those of an answer that turns out to
+        have ended are thrown away by `apply`. The one in flight decides where it has guesses, where a next token is
+        chosen by the words before it, where guesses may be worth their price, and where blocks run short: nobody is
+        preempted while a token of theirs is being sampled. No image of a step in flight may have failed.
+        """
+        ((step, seqs),) = self._in_flight
+        if self._is_short_of_blocks or step.num_draft_tokens:
+            return None
+        awaiting = [seq for seq in seqs if seq.awaits_token and seq.state is SeqState.RUNNING]
+        if any(seq.request.sampling.needs_history for seq in awaiting):
+            return None
+        if self._speculator.is_needed(awaiting, self.policy.cost, self._context_len):
+            return None
+        return self._schedule()
+
+    def _schedule(self) -> Step | None:
         self._promote_starved()
-        self._is_admitting = True
+        self._is_admitting, self._is_short_of_blocks = True, False
         decodes: list[Sequence] = []
         prefills: list[Sequence] = []
         for seq in self._running:
-            (decodes if seq.is_decoding else prefills).append(seq)
-        guesses = self._speculator.propose(decodes, self.policy.cost, self._context_len)
+            if not seq.is_decoding:
+                prefills.append(seq)
+            elif not seq.num_awaited or seq.num_awaited < num_open(seq, self._context_len):
+                decodes.append(seq)
+        # Ahead there are none: they would follow tokens that are not known.
+        guesses = {} if self._in_flight else self._speculator.propose(decodes, self.policy.cost, self._context_len)
         view = self._view(tuple(decodes), tuple(prefills), sum(map(len, guesses.values())))
         lanes, num_slices = self.policy.lanes(view), self.policy.slices(view)
         booking = Booking(view.step_id, view.hard_num_tokens, dealt(guesses, self._num_drafts(view)))
@@ -138,15 +165,15 @@ class Scheduler:
             return None
         self._next_step_id += 1
         step = booking.finish(self._ledger.take_evictions())
-        self._in_flight = (step, booking.seqs)
+        self._in_flight.append((step, booking.seqs))
         return step
 
     def apply(self, result: StepResult) -> tuple[TokenEvent, ...]:
-        """Take the result of the step in flight: one event for every new token, and for every end without one."""
-        assert self._in_flight is not None, "no step is in flight"
-        step, seqs = self._in_flight
+        """Take the result of the step in flight, the first of two: an event for every new token, and for every end."""
+        assert self._in_flight, "no step is in flight"
+        step, seqs = self._in_flight[0]
         assert result.step_id == step.step_id, f"result of step {result.step_id}, but {step.step_id} is in flight"
-        self._in_flight = None
+        self._in_flight.popleft()
         for image in (image for encode in step.encodes if encode.is_last for image in encode.images):
             if image.key not in result.failed_images:
                 self._ledger.complete(image.key)
@@ -156,14 +183,14 @@ class Scheduler:
             if seq.state is not SeqState.RUNNING:
                 continue
             if chunk.is_decode and goes_on_with(seq, sampled[seq.request_id], self._context_len):
-                events.append(self._go_on(seq, sampled[seq.request_id][0], logprobs))
+                events.append(self._go_on(seq, chunk.start + 1, sampled[seq.request_id][0], logprobs))
                 continue
             token_ids, reason = (), None
             num_cached = seq.num_cached if chunk.samples and not chunk.sample_index else None
             if chunk.samples:
                 token_ids, reason = cut_answer(seq, sampled[seq.request_id], self._context_len)
                 seq.take(token_ids)
-            self._publish(seq)
+            self._publish(seq, chunk.start + chunk.num_tokens - chunk.num_drafts + max(0, len(token_ids) - 1))
             if seq.request_id in result.prompt_logprobs:
                 told = result.prompt_logprobs[seq.request_id]
                 events.append(TokenEvent(seq.request_id, None, prompt_logprobs=told))
@@ -172,11 +199,13 @@ class Scheduler:
                 self._retire(seq)
         return tuple(events)
 
-    def _go_on(self, seq: Sequence, token_id: int, logprobs: Mapping[str, tuple[TokenLogprobs, ...]]) -> TokenEvent:
-        """Give `seq` one token more, which does not end it; what is told of that."""
+    def _go_on(
+        self, seq: Sequence, num_done: int, token_id: int, logprobs: Mapping[str, tuple[TokenLogprobs, ...]]
+    ) -> TokenEvent:
+        """Give `seq`, of which `num_done` tokens are computed, one more that does not end it; what is told of that."""
         seq.take_one(token_id)
-        if seq.computed % self._limits.block_size == 0:
-            self._publish(seq)
+        if num_done % self._limits.block_size == 0:
+            self._publish(seq, num_done)
         told = logprobs.get(seq.request_id) if logprobs else None
         return TokenEvent(seq.request_id, token_id, logprobs=told[0] if told else None)
 
@@ -252,6 +281,9 @@ class Scheduler:
         num_blocks = seq.table.num_missing(end)
         if num_blocks > self._pool.num_free:
             self._is_admitting = False
+            if self._in_flight:
+                self._is_short_of_blocks = True
+                return seq.computed
             candidates = [other for other in self._running if not booking.holds(other)]
             for victim in choose_victims(seq, num_blocks, candidates, self._pool):
                 self._preempt(victim)
@@ -323,9 +355,12 @@ class Scheduler:
             self._retire(self._seqs[request_id])
         return [TokenEvent(request_id, None, FinishReason.ERROR, reason) for request_id, reason in reasons.items()]
 
-    def _publish(self, seq: Sequence) -> None:
-        """Tell the prefix index of the blocks that have become full; in most steps none has."""
-        num_full = seq.computed // self._limits.block_size
+    def _publish(self, seq: Sequence, num_done: int) -> None:
+        """Tell the prefix index of the blocks that have become full; in most steps none has.
+
+        `num_done` tokens are computed by steps that were applied: what is still in flight may fail.
+        """
+        num_full = num_done // self._limits.block_size
         if self._limits.enable_prefix_caching and num_full > seq.table.num_published:
             seq.table.publish(seq.block_keys(num_full))
 

@@ -12,13 +12,19 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from backend.sched.blocks import BlockKey, BlockTable
-from backend.types import Chunk, EmbedSlice, ImageInput, ImageSpan, PositionRows, Request, RequestClass
+from backend.types import (
+    AWAITED_TOKEN_ID,
+    Chunk,
+    EmbedSlice,
+    ImageInput,
+    ImageSpan,
+    PositionRows,
+    Request,
+    RequestClass,
+)
 
 if TYPE_CHECKING:
     from backend.sched.speculator import Guesser
-
-PLACEHOLDER = -1
-"""Stands for a token that a scheduled step will sample, until its result is applied."""
 
 Priority = tuple[bool, int]
 """Smaller goes first: background after interactive, then by arrival."""
@@ -47,8 +53,9 @@ class Sequence:
 
     `arrival` orders sequences of one class. `prompt_len` counts the prompt's tokens, `computed` those whose KV is
     written or scheduled to be, guesses only once they came true; `num_cached` those of the prompt that were found
-    computed when it was first admitted. `state_step` and `served_step` are the steps of the last move and of the last
-    work done for it. `guesser` is the speculator's, from its first decode on.
+    computed when it was first admitted; `num_awaited` the tokens at its end that steps in flight are sampling, each of
+    which has a placeholder among the others until the step's result is applied. `state_step` and `served_step` are the
+    steps of the last move and of the last work done for it. `guesser` is the speculator's, from its first decode on.
     """
 
     def __init__(self, request: Request, *, arrival: int, step_id: int, table: BlockTable) -> None:
@@ -59,6 +66,7 @@ class Sequence:
         self.table = table
         self.computed = 0
         self.num_cached = 0
+        self.num_awaited = 0
         self.state = SeqState.WAITING
         self.state_step = step_id
         self.served_step = step_id
@@ -74,7 +82,7 @@ class Sequence:
 
     @property
     def total(self) -> int:
-        """Tokens there are: prompt, outputs, and the placeholder of one being sampled."""
+        """Tokens there are: prompt, outputs, and the placeholders of those being sampled."""
         return len(self._tokens)
 
     @property
@@ -84,13 +92,18 @@ class Sequence:
 
     @property
     def num_outputs(self) -> int:
-        """Tokens sampled so far, the placeholder included."""
+        """Tokens sampled so far, placeholders included."""
         return self.total - self.prompt_len
+
+    @property
+    def num_known(self) -> int:
+        """Tokens there are without the placeholders."""
+        return len(self._tokens) - self.num_awaited
 
     @property
     def awaits_token(self) -> bool:
         """Whether its newest token is still being sampled."""
-        return self._tokens[-1] == PLACEHOLDER
+        return self.num_awaited > 0
 
     @property
     def is_queued(self) -> bool:
@@ -149,7 +162,8 @@ class Sequence:
         self.computed = end
         self.served_step = step_id
         if chunk.samples:
-            self._tokens.append(PLACEHOLDER)
+            self._tokens.append(AWAITED_TOKEN_ID)
+            self.num_awaited += 1
         return chunk
 
     def decode(self, step_id: int) -> Chunk:
@@ -176,14 +190,21 @@ class Sequence:
             chunk = chunk._replace(**self._past(start, samples=True))
         self.computed = start + 1
         self.served_step = step_id
-        tokens.append(PLACEHOLDER)
+        tokens.append(AWAITED_TOKEN_ID)
+        self.num_awaited += 1
         return chunk
 
     def take(self, token_ids: tuple[int, ...]) -> None:
-        """Put sampled tokens where their placeholder is. All but the last were guessed, so their KV is there."""
+        """Put sampled tokens where their placeholder, the first there is, stands; none leaves it there, at an end.
+
+        All but the last were guessed, so their KV is there.
+        """
         assert self.awaits_token, f"{self.request_id}: no token was being sampled"
         if token_ids:
-            self._tokens[-1:] = token_ids
+            assert len(token_ids) == 1 or self.num_awaited == 1, f"{self.request_id}: guesses before a step made ahead"
+            place = self.num_known
+            self._tokens[place : place + 1] = token_ids
+            self.num_awaited -= 1
             self.computed += len(token_ids) - 1
         if self.guesser:
             self.guesser.learn(token_ids)
@@ -195,12 +216,14 @@ class Sequence:
 
     def take_one(self, token_id: int) -> None:
         """`take` of one token."""
-        self._tokens[-1] = token_id
+        self._tokens[-self.num_awaited] = token_id
+        self.num_awaited -= 1
         if self.guesser:
             self.guesser.learn((token_id,))
 
     def rewind(self) -> None:
         """Give back all blocks and forget all KV; the tokens stay, so that they are computed again as they were."""
+        assert not self.awaits_token, f"{self.request_id}: rewound while a token is being sampled"
         self.table.release()
         self.computed = 0
 

@@ -88,6 +88,15 @@ class Speculator:
                 proposals[seq.request_id] = guesses
         return proposals
 
+    def is_needed(self, decodes: Seq[Sequence], cost: CostModel, context_len: int) -> bool:
+        """Whether a step made before the tokens that `decodes` await are known might miss guesses worth their price.
+
+        What was proposed before a token is the best sign of what will be after it.
+        """
+        if not self._num_tokens:
+            return False
+        return any(seq.guesser is None for seq in decodes) or bool(self.propose(decodes, cost, context_len))
+
 
 def dealt(guesses: Mapping[str, tuple[int, ...]], number: int) -> dict[str, tuple[int, ...]]:
     """The first `number` of `guesses`, dealt round by round: the sooner a guess comes, the likelier it is."""

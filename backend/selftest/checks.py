@@ -74,6 +74,7 @@ class Bench:
         arrivals: Sequence[int] = (),
         truth: Truth | None = None,
         requests: Sequence[Request] | None = None,
+        ahead: bool = False,
     ) -> Outcome:
         """All requests, or these."""
         runner = build_runner(
@@ -83,7 +84,7 @@ class Bench:
             text=self.text,
         )
         served = self.requests if requests is None else requests
-        return drive(self.adapter, runner, served, limits, policy=policy, arrivals=arrivals, truth=truth)
+        return drive(self.adapter, runner, served, limits, policy=policy, arrivals=arrivals, truth=truth, ahead=ahead)
 
 
 Check = Callable[[Bench, Truth], Served]
@@ -161,6 +162,12 @@ def guessed(bench: Bench, truth: Truth) -> Served:
     outcome = bench.serve(bench.limits(64), truth=truth, arrivals=ARRIVALS)
     what = f"{outcome.num_accepted} of {outcome.num_drafts} guesses right" if outcome.num_drafts else ""
     return Served(outcome.tokens, what)
+
+
+def ahead(bench: Bench, _: Truth) -> Served:
+    """Each step made before the one in flight has landed."""
+    outcome = bench.serve(bench.limits(64), arrivals=ARRIVALS, ahead=True)
+    return Served(outcome.tokens, f"{outcome.num_ahead} of {len(outcome.steps)} steps" if outcome.num_ahead else "")
 
 
 def crowded_pictures(bench: Bench, _: Truth) -> Served:

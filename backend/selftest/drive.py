@@ -16,8 +16,8 @@ from backend.selftest.guesses import WildSpeculator
 from backend.types import FinishReason, PromptLogprobs, Request, SchedulerLimits, SchedulerStats, Step
 
 if TYPE_CHECKING:
-    from backend.engine import StepRunner
     from backend.models.adapter import ModelAdapter
+    from backend.step_runner import Flight, StepRunner
 
 NUM_GUESSES = 5
 MAX_IDLE_STEPS = 1000
@@ -39,6 +39,7 @@ class Outcome:
     steps: list[Step] = field(default_factory=list)
     stats: SchedulerStats | None = None
     num_accepted: int = 0
+    num_ahead: int = 0
     prompt_logprobs: list[tuple[str, PromptLogprobs]] = field(default_factory=list)
 
     @property
@@ -68,9 +69,11 @@ def drive(
     arrivals: Sequence[int] = (),
     truth: Mapping[str, Sequence[int]] | None = None,
     step_s: StepTime = made_up_s,
+    ahead: bool = False,
 ) -> Outcome:
     """Run `requests` to their end, the i-th submitted at step `arrivals[i]` (missing: at once). Closes the runner.
 
+    With `ahead` steps are made while one is in flight, wherever that one's result cannot change them.
     With their answers in `truth`, up to `NUM_GUESSES` tokens of each are guessed in a step, right and wrong ones.
     Raises `DriveError` when a request fails, `Rejected` when one does not fit the limits.
     """
@@ -81,6 +84,7 @@ def drive(
         scheduler._speculator = _speculator(adapter, truth)
     queue = [(arrivals[i] if i < len(arrivals) else 0, request) for i, request in enumerate(requests)]
     outcome = Outcome({request.request_id: [] for _, request in queue})
+    in_flight: tuple[Step, Flight] | None = None
     clock = num_idle = 0
     try:
         while queue or scheduler.has_work():
@@ -90,13 +94,17 @@ def drive(
                 scheduler.submit(due[1])
                 queue.remove(due)
             clock += 1
-            step = scheduler.schedule()
-            num_idle = num_idle + 1 if step is None else 0
-            if step is not None:
-                _execute(step, scheduler, runner, outcome)
-                scheduler.policy.observe(step, step_s(step))
-                scheduler.check()
-            elif num_idle > MAX_IDLE_STEPS:
+            step = scheduler.schedule() if in_flight is None else scheduler.schedule_ahead()
+            outcome.num_ahead += step is not None and in_flight is not None
+            num_idle = num_idle + 1 if step is None and in_flight is None else 0
+            launched = None if step is None else (step, runner.launch(step))
+            if in_flight is not None:
+                _land(*in_flight, scheduler, outcome, step_s)
+            in_flight = launched
+            if launched is not None and not (ahead and launched[1].is_smooth):
+                _land(*launched, scheduler, outcome, step_s)
+                in_flight = None
+            if num_idle > MAX_IDLE_STEPS:
                 raise DriveError("the scheduler has requests to serve and makes no step")
     finally:
         runner.close()
@@ -104,9 +112,9 @@ def drive(
     return outcome
 
 
-def _execute(step: Step, scheduler: Scheduler, runner: StepRunner, outcome: Outcome) -> None:
+def _land(step: Step, flight: Flight, scheduler: Scheduler, outcome: Outcome, step_s: StepTime) -> None:
     outcome.steps.append(step)
-    result = runner.execute(step)
+    result = flight.land()
     outcome.num_accepted += result.num_accepted_tokens
     for event in scheduler.apply(result):
         if event.finish_reason not in (None, FinishReason.LENGTH):
@@ -115,6 +123,8 @@ def _execute(step: Step, scheduler: Scheduler, runner: StepRunner, outcome: Outc
             outcome.prompt_logprobs.append((event.request_id, event.prompt_logprobs))
         if event.token_id is not None:
             outcome.tokens[event.request_id].append(event.token_id)
+    scheduler.policy.observe(step, step_s(step))
+    scheduler.check()
 
 
 def _speculator(adapter: ModelAdapter, truth: Mapping[str, Sequence[int]]) -> WildSpeculator:

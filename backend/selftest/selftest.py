@@ -184,6 +184,7 @@ def _checks(*, with_images: bool) -> dict[str, Check]:
         "prefix cache": checks.cached,
         "preempted": checks.preempted,
         "guessed tokens": checks.guessed,
+        "steps made ahead": checks.ahead,
     }
     plan |= {f"policy {name}": checks.ordered_by(name) for name in POLICIES}
     if with_images:

@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -110,6 +111,20 @@ class ScriptedAdapter:
         raise AssertionError("nothing is computed here")
 
 
+@dataclass(frozen=True)
+class Landed:
+    """A `Flight` whose step was computed when it was launched."""
+
+    result: StepResult
+
+    @property
+    def is_smooth(self) -> bool:
+        return not self.result.failed_requests and not self.result.failed_images
+
+    def land(self) -> StepResult:
+        return self.result
+
+
 class ScriptedRunner:
     """Answers every request with `reply`, byte by byte, then with the end of the turn, over and over.
 
@@ -133,6 +148,9 @@ class ScriptedRunner:
 
     def release(self) -> None:
         self._may_run.set()
+
+    def launch(self, step: Step) -> Landed:
+        return Landed(self.execute(step))
 
     def execute(self, step: Step) -> StepResult:
         assert self._may_run.wait(30), "the test never released the runner"

@@ -204,12 +204,12 @@ def test_a_dead_engine_ends_the_process_with_70(checkpoint: Callable[[str], Path
 import sys
 from backend.runtime.runner import Runner
 from backend.server.__main__ import main
-warm = Runner.execute
-def execute(self, step):
+warm = Runner.launch
+def launch(self, step):
     if any(chunk.request_id.startswith("chatcmpl") for chunk in step.chunks):
         raise RuntimeError("the device is gone")
     return warm(self, step)
-Runner.execute = execute
+Runner.launch = launch
 sys.exit(main())
 """
     with process(

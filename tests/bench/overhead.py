@@ -66,8 +66,8 @@ class IdleText:
         self.times.append((self._begin, CLOCK()))
         return logits
 
-    def likeliest(self, hidden: torch.Tensor) -> list[int]:
-        return likeliest(self.logits(hidden)).tolist()
+    def likeliest(self, hidden: torch.Tensor) -> torch.Tensor:
+        return likeliest(self.logits(hidden))
 
 
 class Parts:

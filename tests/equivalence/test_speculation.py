@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backend.runtime import runner
+from backend.runtime import flight, runner
 from backend.runtime.batch import StepTensors, build_step_tensors
 from backend.sched.policy import POLICIES
 from backend.sched.speculator import Speculator
@@ -124,10 +124,10 @@ def test_looked_up_guesses_come_true(adapter: Adapters) -> None:
 
 
 def accept_one_too_many(drafts: Sequence[int], token_ids: Sequence[int]) -> int:
-    return min(len(token_ids), runner_num_kept(drafts, token_ids) + 1)
+    return min(len(token_ids), right_num_kept(drafts, token_ids) + 1)
 
 
-runner_num_kept = runner.num_kept
+right_num_kept = flight.num_kept
 
 
 def rows_one_early(tensors: StepTensors) -> StepTensors:
@@ -161,7 +161,7 @@ def test_a_fault_in_the_rows_is_seen(
 
 
 def test_a_guess_kept_too_many_is_seen(adapter: Adapters, expected: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "num_kept", accept_one_too_many)
+    monkeypatch.setattr(flight, "num_kept", accept_one_too_many)
     with pytest.raises(AssertionError, match="diverges"):
         check(adapter, expected)
 

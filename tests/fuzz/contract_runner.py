@@ -9,7 +9,8 @@ The sampled token is a hash of the context, so that a request's answer does not 
 seed `COPIES` it is, but for every tenth or so, what the prompt says at the same place: an answer that can be guessed.
 
 Guesses are believed no more than anything else: each leaves the KV of a text that may never be said, and the runner
-keeps those that its own next token proves right.
+keeps those that its own next token proves right. A step made ahead is computed before the one before it is told of:
+where it says `AWAITED_TOKEN_ID`, the runner knows the token.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from backend.types import (
+    AWAITED_TOKEN_ID,
     Chunk,
     EncodeSlice,
     FinishReason,
@@ -101,6 +103,7 @@ class ContractRunner:
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
+        self._context_len = min(limits.max_model_len, limits.num_blocks * limits.block_size + 1)
         self.truths: dict[str, Truth] = {}
         self.num_encodings: dict[str, int] = {}
         self.may_encode_at_will = False
@@ -109,6 +112,8 @@ class ContractRunner:
         self._embeds: dict[str, int] = {}
         self._batches: dict[str, int] = {}
         self._next_step_id = 0
+        self._sampled: dict[str, tuple[int, ...]] = {}
+        self._failed: frozenset[str] = frozenset()
 
     def admit(self, request: Request) -> None:
         """Learn of a request that the scheduler took."""
@@ -129,15 +134,17 @@ class ContractRunner:
             self._encode(encode)
         self._check_slices(step)
         self._compute(step, resident)
-        failed_requests = dict.fromkeys(failed_requests, "chunk failed")
+        again = [chunk.request_id for chunk in step.chunks if self._is_lost(chunk)]
+        failed_requests = dict.fromkeys([*failed_requests, *again], "chunk failed")
         for chunk in step.chunks:
             if chunk.request_id in failed_requests:
                 for index in range(chunk.start, chunk.start + chunk.num_tokens):
-                    del self._kv[self._slot(chunk, index)]
+                    self._kv.pop(self._slot(chunk, index), None)
         failed_images = dict.fromkeys(failed_images, "encoder failed")
         for key in failed_images:
             del self._slices_done[key], self._embeds[key], self._batches[key]
         sampled = {c.request_id: self._sample(c) for c in step.chunks if c.samples}
+        self._sampled, self._failed = sampled, frozenset(failed_requests)
         return StepResult(
             step.step_id,
             {key: token_ids for key, token_ids in sampled.items() if key not in failed_requests},
@@ -172,10 +179,22 @@ class ContractRunner:
         """Guesses as far as they are right, and the token after them."""
         sampled: list[int] = []
         for guess in (*chunk.drafts, None):
-            sampled.append(self.truths[chunk.request_id].with_guesses(sampled).next_token())
+            sampled.append(self._known(chunk).with_guesses(sampled).next_token())
             if sampled[-1] != guess:
                 break
         return tuple(sampled)
+
+    def _known(self, chunk: Chunk) -> Truth:
+        """What is known of a chunk's request: of one made ahead, the token that it awaits as well."""
+        truth = self.truths[chunk.request_id]
+        if chunk.token_ids[0] != AWAITED_TOKEN_ID:
+            return truth
+        (token_id,) = self._sampled[chunk.request_id]
+        return truth.with_guesses((token_id,))
+
+    def _is_lost(self, chunk: Chunk) -> bool:
+        """Whether it goes on from a step that failed for its request, so that nothing will come of it."""
+        return chunk.request_id in self._failed
 
     def _slot(self, chunk: Chunk, index: int) -> int:
         size = self.limits.block_size
@@ -230,7 +249,7 @@ class ContractRunner:
         written: set[int] = set()
         for chunk in step.chunks:
             self._check_chunk(chunk, resident)
-            truth = self.truths[chunk.request_id].with_guesses(chunk.drafts)
+            truth = self._known(chunk).with_guesses(chunk.drafts)
             for index in range(chunk.start, chunk.start + chunk.num_tokens):
                 slot = self._slot(chunk, index)
                 assert slot not in written, "two chunks write one slot"
@@ -238,19 +257,27 @@ class ContractRunner:
                 self._kv[slot] = truth.cells[index]
             self.truths[chunk.request_id].num_computed = chunk.start + chunk.num_tokens - chunk.num_drafts
         for chunk in step.chunks:
+            if self._is_lost(chunk):
+                continue
             context = [self._kv.get(self._slot(chunk, i)) for i in range(chunk.start + chunk.num_tokens)]
-            truth = self.truths[chunk.request_id].with_guesses(chunk.drafts)
+            truth = self._known(chunk).with_guesses(chunk.drafts)
             assert context == truth.cells[: len(context)], f"{chunk.request_id} reads KV that is not its own"
 
     def _check_chunk(self, chunk: Chunk, resident: set[str]) -> None:
-        known = self.truths[chunk.request_id]
+        known = self._known(chunk)
         truth, num_known = known.with_guesses(chunk.drafts), len(known.cells)
         prompt, end = truth.request.prompt, chunk.start + chunk.num_tokens
         assert truth.finish_reason is None, "a finished request is computed"
         assert chunk.num_tokens >= 1, "an empty chunk"
         assert len(set(chunk.block_ids)) == len(chunk.block_ids), "a block comes twice in one table"
         assert all(0 <= block_id < self.limits.num_blocks for block_id in chunk.block_ids), "no such block"
-        assert chunk.token_ids == tuple(cell[0] for cell in truth.cells[chunk.start : end]), "wrong tokens"
+        token_ids = tuple(cell[0] for cell in truth.cells[chunk.start : end])
+        if chunk.token_ids == (AWAITED_TOKEN_ID,):
+            assert chunk.is_decode, "only a decode is made ahead of its token"
+            assert len(known.outputs) < known.request.sampling.max_tokens, "ahead of an end that is known"
+            assert num_known < self._context_len, "ahead of the end of the context"
+        else:
+            assert chunk.token_ids == token_ids, "wrong tokens"
         is_restart = chunk.start % self.limits.block_size == 0
         assert chunk.start == known.num_computed or is_restart, "computed again, or left out"
         assert chunk.samples == (end - chunk.num_drafts == num_known), "samples before the end, or not at it"
@@ -280,5 +307,4 @@ class ContractRunner:
         assert all(0 <= token_id < VOCAB_SIZE for token_id in chunk.drafts), "no such token"
         num_answered = len(known.outputs) + chunk.num_drafts
         assert num_answered < known.request.sampling.max_tokens, "guesses beyond max_tokens"
-        context_len = min(self.limits.max_model_len, self.limits.num_blocks * self.limits.block_size + 1)
-        assert len(known.cells) + chunk.num_drafts < context_len, "guesses beyond the context"
+        assert len(known.cells) + chunk.num_drafts < self._context_len, "guesses beyond the context"

@@ -13,8 +13,9 @@ from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState
 from backend.sched.view import Lane, View
 from backend.selftest.guesses import WildSpeculator
-from backend.types import FinishReason, Request, Step, TokenEvent
+from backend.types import FinishReason, Request, Step, StepResult, TokenEvent
 from tests.fuzz.contract_runner import VOCAB_SIZE, ContractRunner, expected_answer
+from tests.fuzz.machine import Machine
 from tests.fuzz.traces import Trace, never_fits
 
 IMPOSSIBLE_TIMES = (0.0, -1.0, float("inf"), float("nan"))
@@ -35,6 +36,8 @@ class Outcome:
     num_drafts: int = 0
     num_accepted: int = 0
     num_by_time: int = 0
+    num_ahead: int = 0
+    num_thrown_away: int = 0
 
 
 class WatchedPolicy:
@@ -78,6 +81,8 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
             lambda seq, guesses: runner.truths[seq.request_id].with_guesses(guesses).next_token(),
         )
     queue = list(trace.requests)
+    flight = Flight(scheduler, runner, outcome, machine, rng)
+    ahead = random.Random(trace.seed + 8)
     for _ in range(_step_bound(trace)):
         while queue and rng.random() < trace.arrival_odds:
             _submit(queue.pop(0), scheduler, runner, outcome)
@@ -85,7 +90,7 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
         if rng.random() < trace.switch_odds:
             scheduler.policy = policy = _other_policy(rng, trace, policy)
         scheduler.check()
-        step = scheduler.schedule()
+        step = flight.next_step()
         scheduler.check()
         if step is None:
             assert not scheduler.has_work(), "an idle step while somebody could run"
@@ -100,19 +105,61 @@ def play(trace: Trace, make_scheduler: type[Scheduler] = Scheduler) -> Outcome:
         if policy.name == "stall-free":
             outcome.num_by_time += _prompt_goes_by_time(step, policy)
         result = runner.execute(step, *_failures(rng, trace, step))
+        flight.launch(step, result)
         if rng.random() < trace.cancel_odds / 4 and step.chunks:
-            _cancel(rng.choice(step.chunks).request_id, scheduler, runner)
-        events = scheduler.apply(result)
-        runner.take_events(events, result)
-        outcome.events += events
-        outcome.num_drafts += step.num_draft_tokens
-        outcome.num_accepted += result.num_accepted_tokens
-        policy.observe(step, machine.time_s(step) if rng.random() < 0.99 else rng.choice(IMPOSSIBLE_TIMES))
-        scheduler.check()
+            request_id = rng.choice(step.chunks).request_id
+            if runner.truths[request_id].finish_reason is None:
+                _cancel(request_id, scheduler, runner)
+        if result.failed_images or ahead.random() >= trace.ahead_odds:
+            flight.land()
     else:
         raise AssertionError("no end in sight: starvation or thrashing")
     _check_end(trace, scheduler, runner, outcome)
     return outcome
+
+
+class Flight:
+    """Steps that are computed and not yet applied: one, or while another is made ahead of it, two."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: ContractRunner, outcome: Outcome, machine: Machine, rng: random.Random
+    ) -> None:
+        self._scheduler, self._runner, self._outcome, self._machine = scheduler, runner, outcome, machine
+        self._rng = rng
+        self._flying: list[tuple[Step, StepResult]] = []
+
+    def next_step(self) -> Step | None:
+        """Ahead of the one in flight, if there is one and it may be; else after it."""
+        if self._flying and (step := self._scheduler.schedule_ahead()) is not None:
+            self._outcome.num_ahead += 1
+            return step
+        self.land()
+        return self._scheduler.schedule()
+
+    def launch(self, step: Step, result: StepResult) -> None:
+        """`step` is computed; then the one before it is applied."""
+        before, self._flying = self._flying, [*self._flying, (step, result)]
+        for one in before:
+            self._land(*one)
+
+    def land(self) -> None:
+        """Apply what is in flight."""
+        for one in list(self._flying):
+            self._land(*one)
+
+    def _land(self, step: Step, result: StepResult) -> None:
+        del self._flying[0]
+        alive = [key for key in result.sampled if self._runner.truths[key].finish_reason is None]
+        self._outcome.num_thrown_away += len(result.sampled) - len(alive)
+        events = self._scheduler.apply(result)
+        self._runner.take_events(events, result)
+        self._outcome.events += events
+        self._outcome.num_drafts += step.num_draft_tokens
+        self._outcome.num_accepted += result.num_accepted_tokens
+        is_timed = self._rng.random() < 0.99
+        elapsed_s = self._machine.time_s(step) if is_timed else self._rng.choice(IMPOSSIBLE_TIMES)
+        self._scheduler.policy.observe(step, elapsed_s)
+        self._scheduler.check()
 
 
 def _step_bound(trace: Trace) -> int:
@@ -211,7 +258,7 @@ def _prompt_goes_by_time(step: Step, policy: WatchedPolicy) -> bool:
     """Whether a prompt was given tokens by what they cost; checks that they end in the time that there is for them.
 
     Priced from the step as it came out, not as it was planned. Steps with other prompts than the first one are passed
-    over, and a span that may not be split, which takes what it takes.
+    over, a span that may not be split, which takes what it takes, and images of who was queued, which no plan knows.
     """
     view, cost = policy.view, policy.cost
     assert view is not None
@@ -220,6 +267,8 @@ def _prompt_goes_by_time(step: Step, policy: WatchedPolicy) -> bool:
         return False
     (chunk,) = chunks
     if chunk.request_id != view.prompts[0].request_id or any(embed.atomic for embed in chunk.embeds):
+        return False
+    if chunk.embeds and view.prompts[0] in view.waiting:
         return False
     decodes = Work.of_decodes(seq.total for seq in view.decodes)
     room_s = max(0.01, cost.coefficients.forward_s(decodes))
@@ -230,8 +279,8 @@ def _prompt_goes_by_time(step: Step, policy: WatchedPolicy) -> bool:
 
 def _check_no_decode_is_stalled(step: Step, view: View | None) -> None:
     assert view is not None
-    assert step.num_decode_tokens <= view.token_budget
-    booked = {chunk.request_id for chunk in step.chunks}
+    booked = {chunk.request_id: chunk.num_tokens for chunk in step.chunks}
+    assert sum(booked.get(seq.request_id, 0) for seq in view.decodes) <= view.token_budget
     for seq in view.decodes:
         is_preempted = seq.state is SeqState.PREEMPTED
         lacks_block = seq.table.num_missing(seq.computed + 1) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -323,8 +324,7 @@ def publish_blocks_with_rejected_guesses(patch: Patch) -> None:
     original = Scheduler.apply
 
     def apply(scheduler: Scheduler, result: StepResult) -> tuple[TokenEvent, ...]:
-        assert scheduler._in_flight is not None
-        step, seqs = scheduler._in_flight
+        step, seqs = scheduler._in_flight[0]
         for seq, chunk in zip(seqs, step.chunks, strict=True):
             if chunk.num_drafts and scheduler._limits.enable_prefix_caching and seq.state is SeqState.RUNNING:
                 tokens, keys = list(seq._tokens), list(seq._keys)
@@ -340,6 +340,7 @@ def forget_that_accepted_guesses_are_computed(patch: Patch) -> None:
     def take(seq: Sequence, token_ids: tuple[int, ...]) -> None:
         if token_ids:
             seq._tokens[-1:] = token_ids
+            seq.num_awaited -= 1
 
     patch.setattr(Sequence, "take", take)
 
@@ -393,6 +394,40 @@ def repeat_the_position_of_the_token_before_guesses(patch: Patch) -> None:
     patch.setattr(Sequence, "_positions", positions)
 
 
+def take_what_is_awaited_last(patch: Patch) -> None:
+    """Of two tokens in flight the first is put where the second belongs."""
+
+    def take_one(seq: Sequence, token_id: int) -> None:
+        seq._tokens[-1] = token_id
+        seq.num_awaited -= 1
+
+    patch.setattr(Sequence, "take_one", take_one)
+
+
+def go_on_beyond_a_known_end(patch: Patch) -> None:
+    """A step made ahead computes what comes after the last token that an answer may have."""
+    patch.setattr(backend.sched.scheduler, "num_open", lambda seq, context_len: 99)
+
+
+def publish_what_is_in_flight(patch: Patch) -> None:
+    original = Scheduler._publish
+    patch.setattr(Scheduler, "_publish", lambda scheduler, seq, _: original(scheduler, seq, seq.computed))
+
+
+def preempt_while_tokens_are_awaited(patch: Patch) -> None:
+    """Blocks that run short in a step made ahead are taken from others, as in any."""
+    original = Scheduler._make_room
+
+    def make_room(scheduler: Scheduler, *args: Any) -> int:
+        in_flight, scheduler._in_flight = scheduler._in_flight, deque()
+        try:
+            return original(scheduler, *args)
+        finally:
+            scheduler._in_flight = in_flight
+
+    patch.setattr(Scheduler, "_make_room", make_room)
+
+
 MUTANTS: Seq[Mutant] = (
     release_first_block_twice,
     forget_to_release,
@@ -441,6 +476,10 @@ MUTANTS: Seq[Mutant] = (
     guess_beyond_the_budget,
     guess_placeholders,
     repeat_the_position_of_the_token_before_guesses,
+    take_what_is_awaited_last,
+    go_on_beyond_a_known_end,
+    publish_what_is_in_flight,
+    preempt_while_tokens_are_awaited,
 )
 
 

@@ -50,6 +50,9 @@ def test_random_traces(first: int) -> None:
     num_drafts, num_accepted = (sum(getattr(o, name) for o in outcomes) for name in ("num_drafts", "num_accepted"))
     assert num_accepted > 200
     assert num_drafts - num_accepted > 300
+    # Steps made before the one in flight was applied, and tokens that came after an end.
+    assert sum(outcome.num_ahead for outcome in outcomes) > 500
+    assert sum(outcome.num_thrown_away for outcome in outcomes) > 10
     assert first or sum(outcome.num_by_time for outcome in outcomes) > 3
 
 

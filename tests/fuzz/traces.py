@@ -24,7 +24,8 @@ from tests.fuzz.machine import Machine
 class Trace:
     """One random world: limits, policy, requests and the odds of trouble. `target_s` is for latency-target.
 
-    `has_wild_guesses` has guesses made without sense or price, the first of them often right.
+    `ahead_odds` are those of a step being made before the one in flight is applied. `has_wild_guesses` has guesses made
+    without sense or price, the first of them often right.
     """
 
     seed: int
@@ -38,6 +39,7 @@ class Trace:
     arrival_odds: float
     switch_odds: float
     has_wild_guesses: bool = False
+    ahead_odds: float = 0.0
 
     def machine(self) -> Machine:
         """The machine that this world runs on: fast or slow, noisy, with hiccups."""
@@ -101,6 +103,7 @@ def make_trace(seed: int) -> Trace:
         arrival_odds=rng.choice((0.1, 0.5, 1.0)),
         switch_odds=rng.choice((0.0, 0.0, 0.05)),
         has_wild_guesses=guessing.random() < 0.5,
+        ahead_odds=random.Random(seed + 7).choice((0.0, 0.5, 1.0)),
     )
 
 

@@ -100,9 +100,9 @@ class NativeText:
         )
         return torch.from_numpy(logits)[:, : weights.vocab_size]
 
-    def likeliest(self, hidden: torch.Tensor) -> list[int]:
+    def likeliest(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `TextBackend.likeliest`."""
-        return likeliest(self.logits(hidden)).tolist()
+        return likeliest(self.logits(hidden))
 
     def _reserve(self, num_rows: int, num_keys: int) -> None:
         """Memory for a step of this many rows and keys of one sequence."""

@@ -15,8 +15,17 @@ from backend.errors import Cancelled, ConfigError, EngineDead, EngineError, Over
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.stream import TokenStream
-from backend.types import FinishReason, Request, RequestClass, SamplingParams, SchedulerLimits, TokenEvent
-from tests.api.scripted import EOS, ScriptedAdapter, ScriptedRunner, scripted_limits
+from backend.types import (
+    FinishReason,
+    Request,
+    RequestClass,
+    SamplingParams,
+    SchedulerLimits,
+    Step,
+    StepResult,
+    TokenEvent,
+)
+from tests.api.scripted import EOS, Landed, ScriptedAdapter, ScriptedRunner, scripted_limits
 
 ADAPTER = ScriptedAdapter()
 
@@ -24,21 +33,35 @@ ADAPTER = ScriptedAdapter()
 class Rig:
     """A started engine over a scripted runner."""
 
-    def __init__(self, reply: str = "abc", *, limits: SchedulerLimits | None = None, step_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        reply: str = "abc",
+        *,
+        limits: SchedulerLimits | None = None,
+        step_s: float = 0.0,
+        async_scheduling: bool = False,
+    ) -> None:
         limits = limits or scripted_limits()
         self.runner = ScriptedRunner(ADAPTER, reply, step_s=step_s)
         self.scheduler = Scheduler(limits, make_policy("stall-free"))
         self.num_dead_calls = 0
-        self.engine = Engine(self.scheduler, self.runner, limits, on_dead=self._died)
+        self.engine = Engine(self.scheduler, self.runner, limits, async_scheduling=async_scheduling, on_dead=self._died)
 
     def _died(self) -> None:
         self.num_dead_calls += 1
 
 
-@pytest.fixture
-def rigs() -> Iterator[list[Rig]]:
+class Rigs(list[Rig]):
+    """Rigs of a test; all of them make steps ahead, or none does."""
+
+    async_scheduling = False
+
+
+@pytest.fixture(params=[False, True], ids=["one step in flight", "two"])
+def rigs(request: pytest.FixtureRequest) -> Iterator[Rigs]:
     """Rigs put here are stopped at the end, and none may have left its thread behind."""
-    made: list[Rig] = []
+    made = Rigs()
+    made.async_scheduling = request.param
     others = set(threading.enumerate())
     yield made
     for rig in made:
@@ -63,8 +86,8 @@ async def read(stream: TokenStream) -> tuple[str, list[TokenEvent]]:
     return text, [e for e in events if e.finish_reason]
 
 
-def start(rigs: list[Rig], **options: object) -> Rig:
-    rig = Rig(**options)  # type: ignore[arg-type]
+def start(rigs: Rigs, **options: object) -> Rig:
+    rig = Rig(**options, async_scheduling=rigs.async_scheduling)  # type: ignore[arg-type]
     rigs.append(rig)
     rig.engine.start()
     return rig
@@ -78,7 +101,7 @@ async def wait_for_step(rig: Rig, count: int = 1) -> None:
     raise AssertionError("no step came")
 
 
-async def test_tokens_come_in_order_and_end_once(rigs: list[Rig]) -> None:
+async def test_tokens_come_in_order_and_end_once(rigs: Rigs) -> None:
     rig = start(rigs)
     streams = [rig.engine.submit(request(f"r{i}")) for i in range(5)]
     for text, ends in await asyncio.gather(*(read(s) for s in streams)):
@@ -88,7 +111,7 @@ async def test_tokens_come_in_order_and_end_once(rigs: list[Rig]) -> None:
     assert rig.engine.stats().num_blocks_used == 0
 
 
-async def test_a_refusal_comes_through_the_stream_and_the_engine_lives_on(rigs: list[Rig]) -> None:
+async def test_a_refusal_comes_through_the_stream_and_the_engine_lives_on(rigs: Rigs) -> None:
     rig = start(rigs)
     stream = rig.engine.submit(request("long", "x" * 400))
     with pytest.raises(Rejected):
@@ -97,7 +120,7 @@ async def test_a_refusal_comes_through_the_stream_and_the_engine_lives_on(rigs: 
     assert text == "abc"
 
 
-async def test_a_full_queue_is_overload(rigs: list[Rig]) -> None:
+async def test_a_full_queue_is_overload(rigs: Rigs) -> None:
     rig = start(rigs, limits=scripted_limits(max_num_seqs=1, max_num_waiting=1))
     rig.runner.hold()
     streams = [rig.engine.submit(request("running"))]
@@ -112,7 +135,7 @@ async def test_a_full_queue_is_overload(rigs: list[Rig]) -> None:
         assert (await read(stream))[0] == "abc"
 
 
-async def test_an_exception_in_a_step_answers_everyone_once_and_kills_the_engine(rigs: list[Rig]) -> None:
+async def test_an_exception_in_a_step_answers_everyone_once_and_kills_the_engine(rigs: Rigs) -> None:
     rig = start(rigs, limits=scripted_limits(max_num_seqs=1))
     rig.runner.hold()
     running = rig.engine.submit(request("running"))
@@ -134,14 +157,14 @@ async def test_an_exception_in_a_step_answers_everyone_once_and_kills_the_engine
         rig.engine.set_token_budget(32)
 
 
-async def test_even_an_exit_in_a_step_answers_everyone(rigs: list[Rig]) -> None:
+async def test_even_an_exit_in_a_step_answers_everyone(rigs: Rigs) -> None:
     rig = start(rigs)
     rig.runner.fail_with = SystemExit(3)
     with pytest.raises(EngineDead):
         await asyncio.wait_for(rig.engine.submit(request("r")).take(), 10)
 
 
-async def test_a_failed_request_ends_alone(rigs: list[Rig]) -> None:
+async def test_a_failed_request_ends_alone(rigs: Rigs) -> None:
     rig = start(rigs)
     rig.runner.fail_requests = "its logits are not numbers"
     _, (end,) = await read(rig.engine.submit(request("bad")))
@@ -150,7 +173,7 @@ async def test_a_failed_request_ends_alone(rigs: list[Rig]) -> None:
     assert (await read(rig.engine.submit(request("good"))))[0] == "abc"
 
 
-async def test_cancel_is_honoured_before_the_next_step(rigs: list[Rig]) -> None:
+async def test_cancel_is_honoured_before_the_next_step(rigs: Rigs) -> None:
     rig = start(rigs)
     rig.runner.hold()
     stream = rig.engine.submit(request("gone", ignore_eos=True, max_tokens=200))
@@ -166,7 +189,7 @@ async def test_cancel_is_honoured_before_the_next_step(rigs: list[Rig]) -> None:
     assert (await read(rig.engine.submit(request("after"))))[0] == "abc"
 
 
-async def test_a_drain_lets_running_answers_end_and_takes_no_more(rigs: list[Rig]) -> None:
+async def test_a_drain_lets_running_answers_end_and_takes_no_more(rigs: Rigs) -> None:
     rig = start(rigs, step_s=0.005)
     stream = rig.engine.submit(request("r"))
     await stream.admitted()
@@ -180,7 +203,7 @@ async def test_a_drain_lets_running_answers_end_and_takes_no_more(rigs: list[Rig
     assert rig.runner.num_closed == 1
 
 
-async def test_a_drain_cancels_what_does_not_end_in_time(rigs: list[Rig]) -> None:
+async def test_a_drain_cancels_what_does_not_end_in_time(rigs: Rigs) -> None:
     rig = start(rigs, step_s=0.005, reply="a" * 300)
     stream = rig.engine.submit(request("r", max_tokens=200, ignore_eos=True))
     await wait_for_step(rig)
@@ -190,7 +213,7 @@ async def test_a_drain_cancels_what_does_not_end_in_time(rigs: list[Rig]) -> Non
     assert rig.engine.state is EngineState.STOPPED
 
 
-async def test_a_step_that_hangs_does_not_hold_its_waiters(rigs: list[Rig]) -> None:
+async def test_a_step_that_hangs_does_not_hold_its_waiters(rigs: Rigs) -> None:
     rig = start(rigs)
     rig.runner.hold()
     stream = rig.engine.submit(request("r"))
@@ -211,7 +234,7 @@ async def test_an_engine_that_never_started_answers_too() -> None:
     assert rig.runner.num_closed == 1
 
 
-async def test_the_token_budget_changes_while_running(rigs: list[Rig]) -> None:
+async def test_the_token_budget_changes_while_running(rigs: Rigs) -> None:
     rig = start(rigs)
     rig.engine.set_token_budget(16)
     await read(rig.engine.submit(request("r", "x" * 60)))
@@ -222,7 +245,7 @@ async def test_the_token_budget_changes_while_running(rigs: list[Rig]) -> None:
     assert rig.engine.token_budget == 16
 
 
-async def test_an_idle_engine_sleeps(rigs: list[Rig]) -> None:
+async def test_an_idle_engine_sleeps(rigs: Rigs) -> None:
     rig = start(rigs)
     await read(rig.engine.submit(request("r")))
     before = time.process_time()
@@ -231,7 +254,7 @@ async def test_an_idle_engine_sleeps(rigs: list[Rig]) -> None:
     assert rig.engine.state is EngineState.RUNNING
 
 
-async def test_one_wake_up_per_step_however_many_streams(rigs: list[Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_wake_up_per_step_however_many_streams(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = start(rigs, reply="abcdefgh")
     rig.runner.hold()
     streams = [rig.engine.submit(request(f"r{i}")) for i in range(6)]
@@ -246,7 +269,7 @@ async def test_one_wake_up_per_step_however_many_streams(rigs: list[Rig], monkey
     assert set(rings) == {bell_of(asyncio.get_running_loop())}
 
 
-async def test_a_slow_reader_holds_nobody_and_misses_nothing(rigs: list[Rig]) -> None:
+async def test_a_slow_reader_holds_nobody_and_misses_nothing(rigs: Rigs) -> None:
     rig = start(rigs)
     slow = rig.engine.submit(request("slow", max_tokens=100, ignore_eos=True))
     assert (await read(rig.engine.submit(request("quick"))))[0] == "abc"
@@ -257,7 +280,7 @@ async def test_a_slow_reader_holds_nobody_and_misses_nothing(rigs: list[Rig]) ->
     assert events[-1].finish_reason is FinishReason.LENGTH
 
 
-async def test_an_id_in_use_is_a_programming_error(rigs: list[Rig]) -> None:
+async def test_an_id_in_use_is_a_programming_error(rigs: Rigs) -> None:
     rig = start(rigs)
     rig.runner.hold()
     rig.engine.submit(request("twice"))
@@ -265,7 +288,7 @@ async def test_an_id_in_use_is_a_programming_error(rigs: list[Rig]) -> None:
         rig.engine.submit(request("twice"))
 
 
-async def test_metrics_and_steps_tell_what_happened(rigs: list[Rig]) -> None:
+async def test_metrics_and_steps_tell_what_happened(rigs: Rigs) -> None:
     rig = start(rigs)
     await read(rig.engine.submit(request("r", "x" * 100)))
     rig.engine.stop()
@@ -282,7 +305,7 @@ async def test_metrics_and_steps_tell_what_happened(rigs: list[Rig]) -> None:
     assert RequestClass.BACKGROUND.value not in text
 
 
-async def test_work_that_cannot_be_scheduled_is_an_error_not_a_spin(rigs: list[Rig]) -> None:
+async def test_work_that_cannot_be_scheduled_is_an_error_not_a_spin(rigs: Rigs) -> None:
     class Stuck(Scheduler):
         def schedule(self) -> None:
             return None
@@ -294,3 +317,63 @@ async def test_work_that_cannot_be_scheduled_is_an_error_not_a_spin(rigs: list[R
     rig.engine.start()
     with pytest.raises(EngineError):
         await asyncio.wait_for(rig.engine.submit(request("r")).take(), 10)
+
+
+class LoggedRunner(ScriptedRunner):
+    """Says in `log` what was launched and what has landed."""
+
+    def __init__(self, reply: str) -> None:
+        super().__init__(ADAPTER, reply)
+        self.log: list[str] = []
+
+    def launch(self, step: Step) -> Landed:
+        self.log.append(f"launch {step.step_id}")
+        runner, landed = self, super().launch(step)
+
+        class Logged(Landed):
+            def land(self) -> StepResult:
+                runner.log.append(f"land {step.step_id}")
+                time.sleep(0.01)
+                return super().land()
+
+        return Logged(landed.result)
+
+
+def logged(rigs: Rigs, reply: str) -> tuple[Rig, LoggedRunner]:
+    rig, runner = Rig(), LoggedRunner(reply)
+    rig.runner = runner
+    rig.engine = Engine(rig.scheduler, runner, scripted_limits(), async_scheduling=rigs.async_scheduling)
+    rigs.append(rig)
+    rig.engine.start()
+    return rig, runner
+
+
+async def test_the_next_step_is_launched_before_the_one_in_flight_lands(rigs: Rigs) -> None:
+    rig, runner = logged(rigs, "abc")
+    text, _ = await read(rig.engine.submit(request("r", max_tokens=3, ignore_eos=True)))
+    assert text == "abc"
+    one, two = "launch 0, land 0, launch 1, land 1", "launch 0, launch 1, land 0, launch 2, land 1"
+    assert ", ".join(runner.log).startswith(two if rigs.async_scheduling else one)
+    # The answer's length is known: nothing is launched beyond it.
+    assert sorted(runner.log) == [f"{what} {i}" for what in ("land", "launch") for i in range(3)]
+    # A step's time is its own, however long before the end of another it was launched.
+    elapsed_ms = [record.elapsed_ms for record in rig.engine.metrics.steps.since(None, 9)]
+    assert sum(elapsed_ms) < 3 * 10 + 15
+
+
+async def test_a_step_launched_beyond_the_end_tells_nothing(rigs: Rigs) -> None:
+    rig, runner = logged(rigs, "ab")
+    text, ends = await read(rig.engine.submit(request("r")))
+    assert (text, [e.finish_reason for e in ends]) == ("ab", [FinishReason.STOP])
+    text, _ = await read(rig.engine.submit(request("next")))
+    assert text == "ab"
+    assert len(runner.steps) == 6 + 2 * rigs.async_scheduling
+    rig.scheduler.check()
+
+
+async def test_nothing_is_made_ahead_of_a_step_that_failed(rigs: Rigs) -> None:
+    rig, runner = logged(rigs, "abc")
+    runner.fail_requests = "no"
+    _, ends = await read(rig.engine.submit(request("r")))
+    assert [(e.finish_reason, e.error) for e in ends] == [(FinishReason.ERROR, "no")]
+    assert runner.log == ["launch 0", "land 0"]

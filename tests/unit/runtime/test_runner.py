@@ -9,6 +9,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from backend.runtime import flight
+from backend.runtime.download import Download
 from backend.runtime.encoder_cache import EncoderCache
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.runner import Runner, build_runner
@@ -190,16 +192,36 @@ def test_what_a_failed_batch_held_is_gone_before_its_images_are_tried_again(monk
     assert len(held) == 1
 
 
-@pytest.mark.parametrize(("device", "waits"), [("cpu", 0), ("cuda", 1)])
-def test_a_gpu_is_waited_for_when_nothing_is_sampled(
-    runner: Runner, adapter: ToyAdapter, monkeypatch: pytest.MonkeyPatch, device: str, waits: int
+def test_the_device_is_waited_for_at_the_landing_also_when_nothing_is_sampled(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the time that the step is said to take would be that of launching it."""
-    stream = Mock()
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    monkeypatch.setattr(adapter, "device", torch.device(device))
-    encode(runner, image("k", 1, [None, rows(1)]), 0, 1)
-    assert stream.synchronize.call_count == waits
+    read: list[int] = []
+
+    class Watched(Download):
+        def read(self) -> list[int]:
+            read.append(len(self._host))
+            return super().read()
+
+    monkeypatch.setattr(flight, "Download", Watched)
+    launched = runner.launch(Step(0, (), (EncodeSlice(image("k", 1, [None, rows(1)]), 0, 1),)))
+    assert (launched.is_smooth, read) == (True, [])
+    assert launched.land() == StepResult(0, {})
+    assert read == [0]
+
+
+def test_a_gpus_answer_is_copied_behind_the_step_and_waited_for_when_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch is told, for there need be no GPU here."""
+    calls: list[str] = []
+    host = Mock(**{"copy_.side_effect": lambda *_, **options: calls.append(f"copy {options}"), "tolist": lambda: [7]})
+    event = Mock(**{f"{n}.side_effect": lambda *_, n=n: calls.append(n) for n in ("record", "synchronize")})
+    monkeypatch.setattr(torch, "empty", lambda *_, **options: calls.append(f"empty {options['pin_memory']}") or host)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    download = Download(Mock(device=torch.device("cuda")))
+    assert calls == ["empty True", "copy {'non_blocking': True}", "record"]
+    assert download.read() == [7]
+    assert calls[3:] == ["synchronize"]
 
 
 def test_blocks_of_a_request_that_came_to_no_numbers_are_cleared_before_others_begin_them() -> None:
