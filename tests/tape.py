@@ -16,7 +16,9 @@ from torch.utils._pytree import tree_leaves
 from backend.runtime.graphs import Replay
 
 
-class _Tape(TorchDispatchMode):
+class Tape(TorchDispatchMode):
+    """Operations in their order; views are none."""
+
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[torch.Tensor]]] = []
@@ -32,6 +34,13 @@ class _Tape(TorchDispatchMode):
             self.operations.append((func, args, kwargs or {}, written))
         return output
 
+    def play(self) -> None:
+        """All of it again, on the same memory."""
+        for func, args, kwargs, written in self.operations:
+            for old, new in zip(written, _tensors(func(*args, **kwargs)), strict=True):
+                if old is not new and old.numel():
+                    old.copy_(new)
+
 
 class TapeRecorder:
     """`Recorder` by a tape; counts what is recorded and replayed."""
@@ -42,17 +51,14 @@ class TapeRecorder:
 
     def record(self, work: Callable[[], torch.Tensor]) -> Replay:
         """See `Recorder.record`."""
-        tape = _Tape()
+        tape = Tape()
         with tape:
             output = work()
         self.num_recorded += 1
 
         def replay() -> torch.Tensor:
             self.num_replays += 1
-            for func, args, kwargs, written in tape.operations:
-                for old, new in zip(written, _tensors(func(*args, **kwargs)), strict=True):
-                    if old is not new and old.numel():
-                        old.copy_(new)
+            tape.play()
             return output
 
         return replay

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from backend.runtime.upload import upload_bytes
 from backend.types import Chunk
 
 _MAX_REASON_LEN = 200
@@ -26,13 +27,12 @@ def mask_rows(logits: torch.Tensor, chunks: Sequence[Chunk]) -> dict[str, str]:
             reason = str(error).partition("\n")[0][:_MAX_REASON_LEN]
             failed[chunk.request_id] = f"the grammar of its answer cannot go on: {type(error).__name__}: {reason}"
             continue
-        allowed = unpack(packed, logits.shape[-1]).to(logits.device, non_blocking=True)
+        allowed = unpack(upload_bytes(packed, logits.device), logits.shape[-1])
         logits[row].masked_fill_(~allowed, float("-inf"))
     return failed
 
 
-def unpack(packed: bytes, num: int) -> torch.Tensor:
-    """Bool [num] on the CPU: bit `i % 8` of byte `i // 8`, False beyond the last byte."""
-    data = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
-    bits = ((data[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1).bool().flatten()[:num]
+def unpack(packed: torch.Tensor, num: int) -> torch.Tensor:
+    """Bool [num] of uint8 [n]: bit `i % 8` of byte `i // 8`, False beyond the last byte."""
+    bits = ((packed[:, None] >> torch.arange(8, dtype=torch.uint8, device=packed.device)) & 1).bool().flatten()[:num]
     return torch.nn.functional.pad(bits, (0, num - len(bits)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from backend.runtime.upload import upload
 from backend.types import TokenLogprobs
 
 LEAST_LOGPROB = -9999.0
@@ -15,7 +16,8 @@ LEAST_LOGPROB = -9999.0
 def read_logprobs(logprobs: torch.Tensor, token_ids: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprobs]:
     """`logprobs` fp32 [n, V], a token chosen and a number of likeliest ones for each row. Ties: the lower id first."""
     rows = range(len(token_ids))
-    chosen = logprobs[rows, list(token_ids)].clamp(min=LEAST_LOGPROB).tolist()
+    ids_chosen = upload(token_ids, torch.int64, logprobs.device)[:, None]
+    chosen = logprobs.gather(1, ids_chosen)[:, 0].clamp(min=LEAST_LOGPROB).tolist()
     most = min(max(num_top), logprobs.shape[-1])
     top, top_ids = _likeliest(logprobs, most)
     values, ids = top.clamp(min=LEAST_LOGPROB).tolist(), top_ids.tolist()

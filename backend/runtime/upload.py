@@ -17,4 +17,11 @@ def upload(
     """A tensor of `values` on `device`; the copy is queued, never waited for."""
     if device.type == "cpu":
         return torch.tensor(values, dtype=dtype)
+    # Torch's pool of pinned memory hands nothing out again before the device has copied it.
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+
+
+def upload_bytes(data: bytes, device: torch.device) -> torch.Tensor:
+    """A tensor uint8 [n] of `data` (not empty) on `device`, likewise."""
+    values = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return values if device.type == "cpu" else values.pin_memory().to(device, non_blocking=True)

@@ -142,8 +142,8 @@ def test_a_grammar_is_asked_about_the_history() -> None:
 
 
 def test_masks_shorter_and_longer_than_the_vocabulary() -> None:
-    assert unpack(b"\x05", 12).tolist() == [True, False, True] + [False] * 9
-    assert unpack(b"\xff\xff", 3).tolist() == [True] * 3
+    assert unpack(torch.tensor([5], dtype=torch.uint8), 12).tolist() == [True, False, True] + [False] * 9
+    assert unpack(torch.tensor([255, 255], dtype=torch.uint8), 3).tolist() == [True] * 3
 
 
 @pytest.mark.parametrize(("min_p", "ids"), [(0.0, {0, 1, 2, 3, 4}), (0.3, {1, 2, 3}), (0.6, {1, 2}), (1.0, {1})])
