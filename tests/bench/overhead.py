@@ -29,6 +29,7 @@ import torch
 from backend.engine import Engine
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.encoder_cache import EncoderCache
+from backend.runtime.flight import LaunchedStep
 from backend.runtime.runner import Runner
 from backend.runtime.sampler import likeliest
 from backend.sched.policy import make_policy
@@ -50,15 +51,16 @@ CLOCK = time.perf_counter
 class IdleText:
     """A text model that waits instead of computing. `times` has the begin and end of every step's stay in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_s: float = MODEL_S) -> None:
         self.times: list[tuple[float, float]] = []
+        self._model_s = model_s
         self._logits = torch.zeros(256, VOCAB_SIZE)
         self._logits[:, 7] = 1.0
         self._begin = 0.0
 
     def forward(self, embeds: torch.Tensor, positions: torch.Tensor, inputs: AttentionInputs) -> torch.Tensor:
         self._begin = CLOCK()
-        time.sleep(MODEL_S)
+        time.sleep(self._model_s)
         return embeds
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -75,6 +77,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = {}
+        self._watched: list[tuple[Any, str, Any]] = []
 
     def watch(self, owner: Any, name: str, title: str) -> None:
         """Time every call of `owner.name` from now on."""
@@ -87,7 +90,13 @@ class Parts:
             finally:
                 times.append(CLOCK() - begin)
 
+        self._watched.append((owner, name, call))
         setattr(owner, name, timed)
+
+    def stop(self) -> None:
+        """Time nothing any more."""
+        for owner, name, call in self._watched:
+            setattr(owner, name, call)
 
     def median_us(self, title: str) -> float:
         """Microseconds of the middle call, start and end of the run left out."""
@@ -118,7 +127,7 @@ async def _read(engine: Engine, number: int, max_tokens: int) -> None:
         pass
 
 
-async def _answer(engine: Engine, num_running: int, num_waiting: int) -> None:
+async def answer(engine: Engine, num_running: int, num_waiting: int) -> None:
     """Read so many answers to their end; those that wait get no place before."""
     running = [asyncio.create_task(_read(engine, i, NUM_STEPS)) for i in range(num_running)]
     await asyncio.sleep(0.05)
@@ -137,17 +146,20 @@ def measure_steps(num_running: int, num_waiting: int) -> tuple[float, Parts]:
     scheduler = Scheduler(limits, make_policy("stall-free"))
     engine = Engine(scheduler, runner, limits)
     parts.watch(scheduler, "schedule", "schedule")
-    parts.watch(runner, "execute", "execute")
+    parts.watch(runner, "launch", "launch")
+    parts.watch(LaunchedStep, "land", "land")
     parts.watch(scheduler, "apply", "apply")
     parts.watch(scheduler.policy, "observe", "observe")
     parts.watch(engine._waiters, "deliver", "deliver")
     parts.watch(engine.metrics, "observe_step", "metrics")
     engine.start()
-    asyncio.run(_answer(engine, num_running, num_waiting))
+    asyncio.run(answer(engine, num_running, num_waiting))
     engine.stop()
+    parts.stop()
     times = text.times[NUM_STEPS // 4 : 3 * NUM_STEPS // 4]
     inside = statistics.median(end - begin for begin, end in times) * 1e6
-    parts.times["layout, sampling"] = [seconds - inside * 1e-6 for seconds in parts.times.pop("execute")]
+    taken = zip(parts.times.pop("launch"), parts.times.pop("land"), strict=True)
+    parts.times["layout, sampling"] = [launch + land - inside * 1e-6 for launch, land in taken]
     gaps = [begin - end for (_, end), (begin, _) in itertools.pairwise(times)]
     return statistics.median(gaps) * 1e6, parts
 
