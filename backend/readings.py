@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 Readings = dict[str, list[float]]
@@ -19,12 +21,44 @@ LOAD = "load_average"
 BUSY = 0.5
 """A load average for each core from which on readings are doubtful: half of the machine was at other work."""
 
+DISTURBED = 0.15
+"""A share of the processors in other hands from which on a profile is doubtful."""
+_STAT = Path("/proc/stat")
 
+
+@cache
 def machine_load() -> float:
-    """The load average of the past minute, for each core; 0 where the system does not tell."""
+    """The load average of the past minute, for each core; 0 where the system does not tell.
+
+    As it was when first asked: later, this process's own work is in it.
+    """
     with suppress(OSError, AttributeError):
         return os.getloadavg()[0] / (os.cpu_count() or 1)
     return 0.0
+
+
+class OtherWork:
+    """What other programs take of the processors from now on; other machines on the same host count as such."""
+
+    def __init__(self) -> None:
+        self._begin = _processor_s()
+        self._t_begin = time.monotonic()
+
+    def share(self) -> float:
+        """Their share of all processors since then, 0 to 1; 0 where the system does not tell."""
+        begin, now = self._begin, _processor_s()
+        elapsed_s = (time.monotonic() - self._t_begin) * (os.cpu_count() or 1)
+        if begin is None or now is None or elapsed_s <= 0.0:
+            return 0.0
+        return max(0.0, min(1.0, (now - begin) / elapsed_s))
+
+
+def _processor_s() -> float | None:
+    """Seconds that anybody but this process had of all processors together, since some moment."""
+    with suppress(OSError, ValueError, IndexError):
+        user, nice, system, _, _, irq, softirq, steal = map(int, _STAT.read_text(encoding="ascii").split()[1:9])
+        return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - time.process_time()
+    return None
 
 
 class RememberedReadings:

@@ -20,6 +20,7 @@ from backend.generation_config import read_defaults
 from backend.hardware import probe
 from backend.image_fetch import ImageFetcher
 from backend.profile import Profile
+from backend.readings import DISTURBED, OtherWork
 from backend.request_builder import RequestBuilder
 from backend.sched.cost import CostModel
 from backend.sched.latency_target import DEFAULT_STRETCH, LatencyTarget
@@ -194,23 +195,35 @@ def limits_of(
     )
 
 
-def settle_target(config: EngineConfig, cost: CostModel, say: Say) -> EngineConfig:
+def settle_target(config: EngineConfig, cost: CostModel, say: Say, beside: str = "") -> EngineConfig:
     """`config` with a latency target that this machine can meet: the given one, or twice the bare decode step measured.
+
+    `beside` says in words what disturbed the measuring, if anything did. Then a target that nobody gave is left open:
+    the policy follows the steps it sees, so that a busy start does not set a slow machine's target for good.
 
     Raises ConfigError, naming the step that was measured, for a given one that it cannot.
     """
-    bare_ms = cost.coefficients.bare_decode_s * 1e3
-    say(f"Profile: {cost.coefficients}")
-    target_ms = config.target_itl_ms
+    bare_ms, target_ms = cost.coefficients.bare_decode_s * 1e3, config.target_itl_ms
+    if target_ms is None and beside:
+        say(f"Latency target: twice a bare decode step, as steps turn out; now {DEFAULT_STRETCH * bare_ms:.1f} ms")
+        return config
     if target_ms is None:
         target_ms = max(0.1, round(DEFAULT_STRETCH * bare_ms, 1))
     elif target_ms <= bare_ms:
+        remedy = f" ({beside}); start it in a quieter moment, or raise it" if beside else "; raise it above that"
         raise ConfigError(
-            f"--target-itl-ms {target_ms:g} cannot be met: a bare decode step takes {bare_ms:.1f} ms on this machine; "
-            "raise it above that"
+            f"--target-itl-ms {target_ms:g} cannot be met: a bare decode step takes {bare_ms:.1f} ms on this machine"
+            + remedy
         )
     say(f"Latency target: {target_ms:g} ms a step; a bare decode step takes {bare_ms:.1f} ms")
     return replace(config, target_itl_ms=target_ms)
+
+
+def say_profile(cost: CostModel, share: float, say: Say) -> str:
+    """Say what steps cost; returns in words what disturbed the measuring: others' `share` of the processors."""
+    beside = f"other programs had {share:.0%} of the processors" if share >= DISTURBED else ""
+    say(f"Profile: {cost.coefficients}" + (f"; {beside}, so serving corrects it" if beside else ""))
+    return beside
 
 
 def _seconds(milliseconds: float | None) -> float | None:
@@ -261,12 +274,14 @@ def _first_steps(
         _warm_up(adapter, scheduler, runner)
         if config.step_policy == LatencyTarget.name:
             enter(Phase.PROFILE)
+            others = OtherWork()
             Profile(adapter, scheduler, runner, limits).run(say)
-            return settle_target(config, cost, say)
+            return settle_target(config, cost, say, say_profile(cost, others.share(), say))
         if not limits.is_token_budget_exact:
             enter(Phase.PROFILE)
+            others = OtherWork()
             Profile(adapter, scheduler, runner, limits).run_text()
-            say(f"Profile: {cost.coefficients}")
+            say_profile(cost, others.share(), say)
     except EngineError:
         raise
     except Exception as error:

@@ -244,7 +244,10 @@ def test_a_latency_target_is_measured_at_the_start_and_one_that_cannot_be_met_is
         assert "ms a token" in printed
         settings = httpx.get(f"{url.removesuffix('/v1')}/engine/config", timeout=30).json()
         assert settings["step_policy"] == "latency-target"
-        assert f"target_itl_ms={settings['target_itl_ms']:g}" in printed
+        # Beside other programs no target is set for good: then the policy's own follows its steps.
+        is_disturbed = "so serving corrects it" in printed
+        assert f"target_itl_ms={None if is_disturbed else format(settings['target_itl_ms'], 'g')} " in printed
+        assert settings["target_itl_ms"] > 0
     with process(*flags, "--target-itl-ms", "0.1") as server:
         assert server.end() == 2
     assert "--target-itl-ms 0.1 cannot be met: a bare decode step takes" in server.lines[-1]

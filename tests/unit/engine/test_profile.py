@@ -12,7 +12,7 @@ from backend.profile import Profile
 from backend.sched.cost import CostModel
 from backend.sched.policy import StallFree
 from backend.sched.scheduler import Scheduler
-from backend.service import settle_target
+from backend.service import say_profile, settle_target
 from backend.types import Prepared, Request, SamplingParams, SchedulerLimits, Step, StepResult
 from tests.api.scripted import ScriptedAdapter, ScriptedRunner, scripted_limits
 from tests.fuzz.machine import Machine
@@ -82,3 +82,22 @@ def test_the_default_target_is_twice_the_measured_decode_step_and_a_shorter_one_
     assert f"Latency target: {round(2 * bare_ms, 1):g} ms" in said[-1]
     with pytest.raises(ConfigError, match=rf"--target-itl-ms 1 cannot be met: .* {bare_ms:.1f} ms"):
         settle_target(EngineConfig(step_policy="latency-target", target_itl_ms=1.0), cost, said.append)
+
+
+def test_a_disturbed_start_says_so_and_sets_no_target_for_good() -> None:
+    limits = scripted_limits(max_model_len=1024, hard_num_batched_tokens=512)
+    cost, said = profiled(limits)[0], []
+    assert say_profile(cost, 0.1, said.append) == ""
+    assert said.pop() == f"Profile: {cost.coefficients}"
+    beside = say_profile(cost, 0.48, said.append)
+    assert said.pop().endswith("%; other programs had 48% of the processors, so serving corrects it")
+    config = EngineConfig(step_policy="latency-target")
+    assert settle_target(config, cost, said.append, beside).target_itl_ms is None
+    bare_ms = cost.coefficients.bare_decode_s * 1e3
+    assert said.pop() == f"Latency target: twice a bare decode step, as steps turn out; now {2 * bare_ms:.1f} ms"
+    given = EngineConfig(step_policy="latency-target", target_itl_ms=bare_ms + 1)
+    assert settle_target(given, cost, said.append, beside).target_itl_ms == given.target_itl_ms
+    with pytest.raises(
+        ConfigError, match=r"ms on this machine \(other programs had 48% .*; start it in a quieter moment"
+    ):
+        settle_target(EngineConfig(step_policy="latency-target", target_itl_ms=1.0), cost, said.append, beside)

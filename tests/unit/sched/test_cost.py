@@ -117,6 +117,39 @@ def test_what_a_chunk_costs_behind_a_long_context_is_learned_apart_from_what_dec
         assert cost.predict_s(seen) == pytest.approx(machine.exact_s(seen), rel=0.15)
 
 
+def profile_steps() -> list[Step]:
+    """As a start takes them: answers that join one by one, then prompts of a few lengths."""
+    steps = [step_of([k] * k, [(0, 1)]) for width in (1, 2, 4, 8) for k in range(width)]
+    steps += [step_of([6 + i] * width) for width in (1, 2, 4, 8) for i in range(6)]
+    return steps + [step for n in (16, 48, 128, 320) for step in (step_of([], [(0, n)]), step_of([n]))]
+
+
+def beside_others(machine: Machine, step: Step, odds: float) -> float:
+    """Seconds of `step` where others get their turns, each of some milliseconds, in every 3 ms of it with such odds."""
+    seconds = machine.time_s(step)
+    turns = (machine.rng.choice((0.004, 0.004, 0.008, 0.012)) for _ in range(max(1, int(seconds / 0.003))))
+    return seconds + sum(turn for turn in turns if machine.rng.random() < odds)
+
+
+@pytest.mark.parametrize("odds", [0.5, 0.9])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_profile_taken_beside_other_programs_is_put_right_within_a_second_of_serving(odds: float, seed: int) -> None:
+    """Decodes after 25 of them, prompts after 8; and what was put right stays so, whatever step comes next."""
+    machine, cost = Machine(base_s=0.005, sequence_s=0.0003, token_s=0.0003, noise=0.05, seed=seed), CostModel()
+    for step in profile_steps():
+        cost.observe(step, beside_others(machine, step, odds))
+    decode, prompt = step_of([200, 200]), step_of([200, 200], [(20, 50)])
+    assert cost.predict_s(decode) > 1.3 * machine.exact_s(decode), "it was wrong"
+    learn(machine, [step_of([40 + i, 90 + i]) for i in range(25)], cost)
+    assert cost.predict_s(decode) == pytest.approx(machine.exact_s(decode), rel=0.2)
+    for i in range(8):
+        learn(machine, [step_of([100 + i, 150], [(0, 30 + 5 * i)]), step_of([100, 150 + i, 40])], cost)
+    for i in range(150):
+        learn(machine, [step_of([200 + i, 200], [(0, 40)] if i % 10 == 0 else [])], cost)
+        assert cost.predict_s(decode) == pytest.approx(machine.exact_s(decode), rel=0.2)
+        assert cost.predict_s(prompt) == pytest.approx(machine.exact_s(prompt), rel=0.25)
+
+
 def test_what_steps_say_nothing_about_stays_known() -> None:
     """A thousand decodes of one sequence do not wear out what a prompt token costs."""
     machine = Machine(noise=0.1)
