@@ -1,7 +1,4 @@
-"""The engine thread: inbox -> schedule -> launch -> land -> apply -> deliver, until it is told to stop or breaks.
-
-With `async_scheduling` the next step is made and launched before the one in flight lands, wherever that one's result
-cannot change it, so that a device that computes by itself never waits for Python (vLLM's flag of that name).
+"""The engine thread: its inbox, then the loop over steps, until it is told to stop or breaks.
 
 Owns the scheduler and the runner, which only its thread touches. Every exit path answers every waiter exactly once.
 Knows nothing of text, HTTP or tensors.
@@ -15,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Literal
@@ -26,10 +22,10 @@ from backend.sched.latency_target import LatencyTarget
 from backend.sched.limits import check_token_budget
 from backend.sched.policy import Policy, make_policy
 from backend.sched.scheduler import Scheduler
-from backend.step_ring import record_of
-from backend.step_runner import Flight, StepRunner
+from backend.step_loop import StepLoop
+from backend.step_runner import StepRunner
 from backend.stream import TokenStream
-from backend.types import Request, SchedulerLimits, SchedulerStats, Step
+from backend.types import Request, SchedulerLimits, SchedulerStats
 from backend.waiters import Waiters
 
 log = logging.getLogger("watchword.engine")
@@ -45,13 +41,6 @@ class EngineState(StrEnum):
     DRAINING = "draining"
     STOPPED = "stopped"
     DEAD = "dead"
-
-
-@dataclass(frozen=True, slots=True)
-class _Launched:
-    step: Step
-    flight: Flight
-    t_launch: float
 
 
 class Engine:
@@ -77,9 +66,8 @@ class Engine:
         self._scheduler = scheduler
         self._policy = scheduler.policy
         self._runner = runner
-        self._is_async = async_scheduling
-        self._t_landed = 0.0
         self._waiters = Waiters(self.metrics)
+        self._loop = StepLoop(scheduler, runner, self._waiters, self.metrics, async_scheduling=async_scheduling)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         # Guards the state and the inbox; held for bookkeeping only, never during a step.
         self._changed = threading.Condition()
@@ -88,8 +76,6 @@ class Engine:
         self._drain_until = 0.0
         self._token_budget = limits.max_num_batched_tokens
         self._is_budget_exact = limits.is_token_budget_exact
-        self._stats = scheduler.stats()
-        self.metrics.observe_stats(self._stats)
         self.metrics.observe_token_budget(self._token_budget)
 
     @property
@@ -119,7 +105,7 @@ class Engine:
 
     def stats(self) -> SchedulerStats:
         """The scheduler's numbers after the latest step or command."""
-        return self._stats
+        return self._loop.stats
 
     def start(self) -> None:
         """Start the thread; requests submitted earlier wait for it."""
@@ -215,10 +201,9 @@ class Engine:
     def _run(self) -> None:
         """The engine thread."""
         try:
-            in_flight = None
             while self._wait_for_work():
                 self._run_inbox()
-                in_flight = self._go_on(in_flight)
+                self._loop.go_on()
             self._waiters.wake()
             self._end(EngineState.STOPPED, Cancelled("the engine was stopped"))
         except BaseException as error:
@@ -245,7 +230,7 @@ class Engine:
         for command in commands:
             command()
         if commands:
-            self._read_stats()
+            self._loop.read_stats()
 
     def _admit(self, request: Request) -> None:
         try:
@@ -261,46 +246,6 @@ class Engine:
     def _cancel(self, request_id: str) -> None:
         self._scheduler.cancel(request_id)
         self._waiters.cancel(request_id)
-
-    def _go_on(self, in_flight: _Launched | None) -> _Launched | None:
-        """Launch the next step and land the one in flight, if there is one; what is in flight after that."""
-        step = self._scheduler.schedule() if in_flight is None else self._scheduler.schedule_ahead()
-        launched = None if step is None else self._launch(step)
-        if in_flight is not None:
-            self._land(in_flight)
-        elif launched is None and self._scheduler.has_work():
-            # Better an answer to everyone than a thread that spins, or sleeps, for good.
-            raise RuntimeError("requests are alive, but the scheduler finds nothing to run")
-        if launched is None or (self._is_async and launched.flight.is_smooth):
-            return launched
-        self._land(launched)
-        return None
-
-    def _launch(self, step: Step) -> _Launched:
-        t_launch = time.monotonic()
-        self._waiters.note_scheduled(step, t_launch)
-        # Readers of the step before run while the model does: sooner, they would only wait for the interpreter, and
-        # take it from the engine between two steps.
-        self._waiters.wake()
-        return _Launched(step, self._runner.launch(step), t_launch)
-
-    def _land(self, launched: _Launched) -> None:
-        step = launched.step
-        self._waiters.wake()
-        result = launched.flight.land()
-        events = self._scheduler.apply(result)
-        # A step that was launched before another had ended began with the end of that one.
-        t_begin, self._t_landed = max(launched.t_launch, self._t_landed), time.monotonic()
-        self._scheduler.policy.observe(step, self._t_landed - t_begin)
-        self._waiters.deliver(events, self._t_landed)
-        self.metrics.observe_step(record_of(step, result, self._read_stats(), t_begin, self._t_landed))
-        if not self._scheduler.has_work():
-            self._waiters.wake()
-
-    def _read_stats(self) -> SchedulerStats:
-        self._stats = self._scheduler.stats()
-        self.metrics.observe_stats(self._stats)
-        return self._stats
 
     def _end(self, state: EngineState, error: EngineError) -> None:
         """Enter a final state, unless one was entered before, and answer everyone who still waits."""

@@ -7,10 +7,8 @@ a time. One step is in flight, or two: `schedule_ahead()` makes the next while o
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Mapping
-from operator import attrgetter
 
 from backend.errors import Overloaded, Rejected
 from backend.sched.admission import choose_victims, find_prefix, guess_room, has_blocks_for
@@ -23,6 +21,7 @@ from backend.sched.image_booking import Batching, book_images, images_to_encode
 from backend.sched.invariants import check_sequences
 from backend.sched.limits import check_limits, check_request, check_token_budget, context_len
 from backend.sched.policy import Policy
+from backend.sched.roster import Roster
 from backend.sched.sequence import SeqState, Sequence
 from backend.sched.speculator import Speculator, dealt
 from backend.sched.view import View
@@ -56,10 +55,7 @@ class Scheduler:
         self._pool = BlockPool(limits.num_blocks, limits.block_size)
         self._ledger = EncoderLedger(limits.encoder_cache_embeds)
         self._speculator = Speculator(limits.num_speculative_tokens)
-        self._seqs: dict[str, Sequence] = {}
-        self._running: list[Sequence] = []  # in order of priority, as those that wait
-        self._waiting: list[Sequence] = []
-        self._background: dict[str, Sequence] = {}  # those that may still be promoted
+        self._roster = Roster()
         self._in_flight: deque[tuple[Step, list[Sequence]]] = deque()
         self._is_admitting = True
         self._is_short_of_blocks = False
@@ -71,26 +67,22 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Rejected for what can never be served, Overloaded when the queue is full."""
-        if request.request_id in self._seqs:
+        if request.request_id in self._roster:
             raise Rejected(f"Request id {request.request_id!r} is in use.", code="duplicate_request_id")
         check_request(request, self._limits)
-        if request.num_places and len(self._waiting) + request.num_places > self._limits.max_num_waiting:
+        if request.num_places and len(self._roster.waiting) + request.num_places > self._limits.max_num_waiting:
             needed = "" if request.num_places == 1 else f", and there must be {request.num_places} places"
-            raise Overloaded(f"{len(self._waiting)} requests are waiting already{needed}; try again later.")
+            raise Overloaded(f"{len(self._roster.waiting)} requests are waiting already{needed}; try again later.")
         table = BlockTable(self._pool)
         seq = Sequence(request, arrival=self._num_arrivals, step_id=self._next_step_id, table=table)
         self._num_arrivals += 1
-        self._seqs[seq.request_id] = seq
-        if seq.is_background:
-            self._background[seq.request_id] = seq
-        self._enqueue(seq)
+        self._roster.add(seq)
 
     def cancel(self, request_id: str) -> bool:
         """End a request now: its blocks are free on return, and no event follows. False if it is not alive."""
-        seq = self._seqs.get(request_id)
-        if seq is None:
+        if request_id not in self._roster:
             return False
-        self._retire(seq)
+        self._retire(self._roster[request_id])
         return True
 
     def set_token_budget(self, num_tokens: int | None) -> None:
@@ -106,7 +98,7 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Whether any request is alive, a step in flight, or an image half encoded that no request needs."""
-        return bool(self._seqs or self._in_flight) or self._ledger.has_unfinished
+        return bool(self._roster or self._in_flight) or self._ledger.has_unfinished
 
     def schedule(self) -> Step | None:
         """The next step, or None if there is no work. The step before must have been applied.
@@ -135,11 +127,11 @@ class Scheduler:
         return self._schedule()
 
     def _schedule(self) -> Step | None:
-        self._promote_starved()
+        self._roster.promote_starved(self._next_step_id, self._limits.background_aging_steps)
         self._is_admitting, self._is_short_of_blocks = True, False
         decodes: list[Sequence] = []
         prefills: list[Sequence] = []
-        for seq in self._running:
+        for seq in self._roster.running:
             if not seq.is_decoding:
                 prefills.append(seq)
             elif not seq.num_awaited or seq.num_awaited < num_open(seq, self._context_len):
@@ -161,7 +153,7 @@ class Scheduler:
             if lane.exclusive and booking.num_tokens > before:
                 break
         self._book_images(booking, num_slices)
-        if booking.is_empty and (self._seqs or not self._ledger.has_evictions):
+        if booking.is_empty and (self._roster or not self._ledger.has_evictions):
             return None
         self._next_step_id += 1
         step = booking.finish(self._ledger.take_evictions())
@@ -212,8 +204,8 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """A reading of now. Prefix queries and hits are counted in tokens."""
         return SchedulerStats(
-            num_running=len(self._running),
-            num_waiting=len(self._waiting),
+            num_running=len(self._roster.running),
+            num_waiting=len(self._roster.waiting),
             num_blocks_used=self._pool.num_used,
             num_blocks_total=self._pool.num_blocks,
             encoder_embeds_used=self._ledger.num_embeds,
@@ -226,20 +218,9 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise AssertionError on any broken invariant. Slow; for tests."""
-        assert len(self._running) <= self._limits.max_num_seqs, "too many running"
-        check_sequences(self._seqs.values(), self._running, self._waiting, self._pool)
+        assert len(self._roster.running) <= self._limits.max_num_seqs, "too many running"
+        check_sequences(self._roster.alive, self._roster.running, self._roster.waiting, self._pool)
         self._ledger.check()
-
-    def _promote_starved(self) -> None:
-        """Background requests that got nothing for long enough count as interactive from now on."""
-        aging_steps = self._limits.background_aging_steps
-        starved = [s for s in self._background.values() if self._next_step_id - s.served_step >= aging_steps]
-        for seq in starved:
-            seq.is_promoted = True
-            del self._background[seq.request_id]
-        if starved:
-            for seqs in (self._running, self._waiting):
-                seqs.sort(key=_priority)
 
     def _num_drafts(self, view: View) -> int:
         """What the policy allows, but never so many that a span which cannot be split would find no room (R5)."""
@@ -253,10 +234,10 @@ class Scheduler:
             step_id=self._next_step_id,
             decodes=decodes,
             prefills=prefills,
-            waiting=tuple(self._waiting),
+            waiting=tuple(self._roster.waiting),
             token_budget=self._token_budget,
             hard_num_tokens=self._limits.hard_num_batched_tokens,
-            images=images_to_encode(self._running, self._ledger, self._batching),
+            images=images_to_encode(self._roster.running, self._ledger, self._batching),
             num_drafts=num_drafts,
             is_budget_exact=self._is_budget_exact,
         )
@@ -271,7 +252,7 @@ class Scheduler:
             end = self._make_room(seq, min(soft_room, 1), booking)
         if end > seq.computed:
             guesses = booking.guesses_for(seq)
-            guesses = guesses[: guess_room(seq, len(guesses), self._running, self._pool)]
+            guesses = guesses[: guess_room(seq, len(guesses), self._roster.running, self._pool)]
             seq.table.grow_to(end + len(guesses))
             booking.add_chunk(seq, end, guesses)
 
@@ -284,14 +265,15 @@ class Scheduler:
             if self._in_flight:
                 self._is_short_of_blocks = True
                 return seq.computed
-            candidates = [other for other in self._running if not booking.holds(other)]
+            candidates = [other for other in self._roster.running if not booking.holds(other)]
             for victim in choose_victims(seq, num_blocks, candidates, self._pool):
-                self._preempt(victim)
+                self._roster.preempt(victim, self._next_step_id)
+                self._num_preemptions += 1
         return end if num_blocks <= self._pool.num_free else seq.computed
 
     @property
     def _may_admit(self) -> bool:
-        return self._is_admitting and len(self._running) < self._limits.max_num_seqs
+        return self._is_admitting and len(self._roster.running) < self._limits.max_num_seqs
 
     def _try_admit(self, seq: Sequence, soft_room: int) -> bool:
         """Move a queued sequence to the running if there is a place, and blocks for all its tokens.
@@ -304,7 +286,7 @@ class Scheduler:
         if soft_room <= 0 and not seq.images:
             return False
         hit = find_prefix(seq, self._pool) if self._limits.enable_prefix_caching and not seq.tells_prompt else []
-        if not has_blocks_for(seq, hit, self._running, self._pool):
+        if not has_blocks_for(seq, hit, self._roster.running, self._pool):
             self._is_admitting = False
             return False
         seq.table.share(hit)
@@ -313,24 +295,15 @@ class Scheduler:
         self._num_prefix_hits += seq.computed
         if seq.state is SeqState.WAITING:
             seq.num_cached = seq.computed
-        seq.move_to(SeqState.RUNNING, self._next_step_id)
-        self._waiting.remove(seq)
-        insort(self._running, seq, key=_priority)
+        self._roster.let_in(seq, self._next_step_id)
         return True
-
-    def _preempt(self, seq: Sequence) -> None:
-        seq.rewind()
-        seq.move_to(SeqState.PREEMPTED, self._next_step_id)
-        self._running.remove(seq)
-        self._enqueue(seq)
-        self._num_preemptions += 1
 
     def _book_images(self, booking: Booking, num_slices: int | None) -> None:
         """Book that many encoder slices (None: as many as the limits say, fewer while somebody decodes).
 
         At least one where the step would be empty, for somebody may wait for nothing else.
         """
-        running = self._running
+        running = self._roster.running
         if num_slices is None:
             is_idle = not any(seq.is_decoding for seq in running)
             limits = self._limits
@@ -349,10 +322,10 @@ class Scheduler:
         reasons: dict[str, str] = {}
         for key, reason in result.failed_images.items():
             self._ledger.drop(key)
-            reasons |= {seq.request_id: reason for seq in self._running if seq.needs_image(key)}
-        reasons |= {key: reason for key, reason in result.failed_requests.items() if key in self._seqs}
+            reasons |= {seq.request_id: reason for seq in self._roster.running if seq.needs_image(key)}
+        reasons |= {key: reason for key, reason in result.failed_requests.items() if key in self._roster}
         for request_id in reasons:
-            self._retire(self._seqs[request_id])
+            self._retire(self._roster[request_id])
         return [TokenEvent(request_id, None, FinishReason.ERROR, reason) for request_id, reason in reasons.items()]
 
     def _publish(self, seq: Sequence, num_done: int) -> None:
@@ -365,15 +338,4 @@ class Scheduler:
             seq.table.publish(seq.block_keys(num_full))
 
     def _retire(self, seq: Sequence) -> None:
-        """Forget a sequence; what the prefix index knows of its blocks stays until they are taken."""
-        (self._waiting if seq.is_queued else self._running).remove(seq)
-        seq.move_to(SeqState.FINISHED, self._next_step_id)
-        seq.table.release()
-        del self._seqs[seq.request_id]
-        self._background.pop(seq.request_id, None)
-
-    def _enqueue(self, seq: Sequence) -> None:
-        insort(self._waiting, seq, key=_priority)
-
-
-_priority = attrgetter("priority")
+        self._roster.retire(seq, self._next_step_id)

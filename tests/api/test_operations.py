@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from backend.types import SchedulerStats
 from tests.api.conftest import Scripted
 from tests.api.scripted import scripted_limits
 from tests.api.test_images import data_uri
@@ -38,7 +39,7 @@ def test_ready_says_why_not(scripted: Start) -> None:
         for thread in asking:
             thread.join(20)
         assert http.get("/ready").status_code == 200
-        engine._stats = engine._stats.__class__(1, 1, 0, 1, 0, 1, 0, 0, 0)
+        engine._loop.stats = SchedulerStats(1, 1, 0, 1, 0, 1, 0, 0, 0)
         full = http.get("/ready")
         assert (full.status_code, full.json()) == (503, {"status": "queue full"})
         assert http.get("/health").status_code == 200

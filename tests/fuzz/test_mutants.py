@@ -64,7 +64,7 @@ def publish_failed_blocks(patch: Patch) -> None:
     original = Scheduler.apply
 
     def apply(scheduler: Scheduler, result: StepResult) -> tuple[TokenEvent, ...]:
-        for seq in scheduler._running:
+        for seq in scheduler._roster.running:
             seq.table.publish(seq.block_keys(seq.computed // seq.table.block_size))
         return original(scheduler, result)
 

@@ -30,7 +30,7 @@ class YoungestFirst(FixedBudget):
 def test_r1_a_running_prefill_that_gets_no_blocks_does_not_end_its_lane() -> None:
     world = World(YoungestFirst(), num_blocks=4)
     world.submit(request("old", 4, max_tokens=12), request("young", 2, image("cat", 4, num_slices=6)))
-    while "old" in {seq.request_id for seq in world.scheduler._running} or world.answer("old")[1] is None:
+    while "old" in {seq.request_id for seq in world.scheduler._roster.running} or world.answer("old")[1] is None:
         assert "old" in booked(world.step()), "the old one was left out because the young one is short"
     assert world.scheduler.stats().num_preemptions_total == 1, "the young one was never short"
     world.run()
