@@ -15,10 +15,11 @@ import psutil
 import pytest
 
 from backend import service as service_module
+from backend.bounds import BLOCK_SIZE
 from backend.config import EngineConfig
 from backend.models.registry import load
 from backend.runtime.kv_pool import bytes_per_block, spare_bytes
-from backend.service import BLOCK_SIZE, build_service
+from backend.service import build_service
 from tests.api.conftest import Live, live
 from tests.api.soak_clients import Crowd, picture_uri
 from tests.minutes import long_minutes

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from backend.bounds import limits_of
 from backend.config import GIB, EngineConfig
 from backend.errors import ConfigError
 from backend.hardware import Hardware, num_physical_cores, probe
 from backend.models.adapter import ModelSpec
 from backend.server.arguments import parse_args
-from backend.service import limits_of
 
 CPU = Hardware("cpu", "CPU", 16 * GIB, 8 * GIB, 4)
 GPU = Hardware("cuda", "GPU", 80 * GIB, 70 * GIB, 16)

@@ -8,11 +8,11 @@ import pytest
 
 from backend.config import EngineConfig
 from backend.errors import ConfigError
+from backend.first_steps import say_profile, settle_target
 from backend.profile import Profile
 from backend.sched.cost import CostModel
 from backend.sched.policy import StallFree
 from backend.sched.scheduler import Scheduler
-from backend.service import say_profile, settle_target
 from backend.types import Prepared, Request, SamplingParams, SchedulerLimits, Step, StepResult
 from tests.api.scripted import ScriptedAdapter, ScriptedRunner, scripted_limits
 from tests.fuzz.machine import Machine

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from backend.bounds import BLOCK_SIZE, ENCODER_CACHE_BYTES, limits_of
 from backend.config import EngineConfig
 from backend.hardware import Hardware
 from backend.runtime.encoder_cache import EncoderCache
@@ -15,7 +16,6 @@ from backend.runtime.runner import Runner
 from backend.runtime.text_backend import make_text
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
-from backend.service import BLOCK_SIZE, ENCODER_CACHE_BYTES, limits_of
 from backend.types import ImageInput, ImageSpan, Prepared, Request, SamplingParams, SchedulerLimits
 from tests.unit.runtime.toy import HIDDEN, ToyAdapter, rows
 
