@@ -9,18 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoModelForImageTextToText, AutoProcessor
-
-from backend.models.hf_adapter import require_text_family
+from backend.models.processor_tiles import ProcessorTiles, model_and_processor
 from backend.models.sliced import SlicedTower
-from backend.models.tiled_vision import TiledVision
 from backend.models.vision_blocks import TowerBlocks
-from backend.models.vision_language import ProcessedImage
 from backend.models.vision_slices import ByStrips, slice_blocks
 
 if TYPE_CHECKING:
-    import torch
-    from PIL import Image
     from transformers import PreTrainedModel
 
     from backend.models.checkpoint import Checkpoint
@@ -33,18 +27,16 @@ _PAN_AND_SCAN = (
 )
 
 
-class Gemma3(TiledVision):
+class Gemma3(ProcessorTiles):
     """`ModelAdapter` of `Gemma3ForConditionalGeneration`."""
 
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, processor: Any) -> None:
-        self._processor = processor
-        self._image_features: Any = model.get_image_features
         image_processor = processor.image_processor
         # Checkpoints leave these null; what null means is the processor's to say.
         said = {name: getattr(image_processor, name) for name in _PAN_AND_SCAN}
-        self._options = {n: processor.images_kwargs[n] if value is None else value for n, value in said.items()}
-        scans = self._options["do_pan_and_scan"]
-        max_tiles = 1 + self._options["pan_and_scan_max_num_crops"] if scans else 1
+        options = {n: processor.images_kwargs[n] if value is None else value for n, value in said.items()}
+        scans = options["do_pan_and_scan"]
+        max_tiles = 1 + options["pan_and_scan_max_num_crops"] if scans else 1
         num_embeds: int = processor.image_seq_length
         vision: Any = model.get_encoder(modality="image")
         tower = _tower_in_slices(model, vision)
@@ -53,6 +45,7 @@ class Gemma3(TiledVision):
             model,
             processor,
             tower=tower,
+            options=options,
             max_embeds_per_image=max_tiles * num_embeds,
             min_embeds_per_image=num_embeds,
             max_image_side=0 if scans else max(dict(image_processor.size).values()),
@@ -68,18 +61,7 @@ class Gemma3(TiledVision):
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Gemma3:
         """Read processor and weights. Raises `ModelLoadError`."""
-        require_text_family(checkpoint)
-        processor = checkpoint.load_part(AutoProcessor.from_pretrained)
-        return cls(checkpoint, checkpoint.load_model(AutoModelForImageTextToText.from_pretrained), processor)
-
-    def process(self, image: Image.Image) -> ProcessedImage:
-        """See `VisionLanguageAdapter.process`: the whole picture, then its crops."""
-        inputs = self._processor.image_processor(images=[image], return_tensors="pt", **self._options)
-        return ProcessedImage(inputs["pixel_values"].float(), self._processor.replace_image_token(inputs, 0))
-
-    def encode_tiles(self, tiles: torch.Tensor) -> torch.Tensor:
-        """See `TiledVision.encode_tiles`."""
-        return self._image_features(pixel_values=tiles).pooler_output
+        return cls(checkpoint, *model_and_processor(checkpoint))
 
 
 def _tower_in_slices(model: PreTrainedModel, vision: Any) -> SlicedTower:

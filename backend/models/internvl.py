@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoModelForImageTextToText, AutoProcessor
-
-from backend.models.hf_adapter import require_text_family
+from backend.models.processor_tiles import ProcessorTiles, model_and_processor
 from backend.models.sliced import SlicedTower
-from backend.models.tiled_vision import TiledVision
-from backend.models.vision_language import ProcessedImage
 from backend.models.vision_slices import ByRows, measure_row_s
 
 if TYPE_CHECKING:
-    import torch
-    from PIL import Image
     from transformers import PreTrainedModel
 
     from backend.models.checkpoint import Checkpoint
@@ -23,21 +17,20 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "projection_layer")
 _SAMPLE_ROWS = 128
 
 
-class InternVl(TiledVision):
+class InternVl(ProcessorTiles):
     """`ModelAdapter` of `InternVLForConditionalGeneration`."""
 
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, processor: Any) -> None:
-        self._processor = processor
-        self._image_features: Any = model.get_image_features
         # The processor's own word wins over that of the image processor beside it.
-        self._options = dict(processor.images_kwargs)
-        crops = self._options["crop_to_patches"]
+        options = dict(processor.images_kwargs)
+        crops = options["crop_to_patches"]
         num_embeds: int = processor.image_seq_length
         super().__init__(
             checkpoint,
             model,
             processor,
             tower=_tower_in_slices(model.get_encoder(modality="image")),
+            options=options,
             max_embeds_per_image=(processor.image_processor.max_patches + 1 if crops else 1) * num_embeds,
             min_embeds_per_image=num_embeds,
             max_image_side=0,
@@ -46,18 +39,7 @@ class InternVl(TiledVision):
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> InternVl:
         """Read processor and weights. Raises `ModelLoadError`."""
-        require_text_family(checkpoint)
-        processor = checkpoint.load_part(AutoProcessor.from_pretrained)
-        return cls(checkpoint, checkpoint.load_model(AutoModelForImageTextToText.from_pretrained), processor)
-
-    def process(self, image: Image.Image) -> ProcessedImage:
-        """See `VisionLanguageAdapter.process`: tiles, then the overview where there are several."""
-        inputs = self._processor.image_processor(images=[image], return_tensors="pt", **self._options)
-        return ProcessedImage(inputs["pixel_values"].float(), self._processor.replace_image_token(inputs, 0))
-
-    def encode_tiles(self, tiles: torch.Tensor) -> torch.Tensor:
-        """See `TiledVision.encode_tiles`."""
-        return self._image_features(pixel_values=tiles).pooler_output
+        return cls(checkpoint, *model_and_processor(checkpoint))
 
 
 def _tower_in_slices(vision: Any) -> SlicedTower:
