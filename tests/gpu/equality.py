@@ -21,10 +21,11 @@ from backend.runtime.text_backend import make_text
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.types import Prepared, Request, SamplingParams, SchedulerLimits
+from tests.gpu.flights import landings
 from tests.gpu.made_models import Made, Shape, make_exact
 from tests.gpu.prompts import mixed_prompts
-from tests.gpu.runners import runner_of
-from tests.gpu.table import OK, Row
+from tests.gpu.runners import AHEAD, runner_of
+from tests.gpu.table import OK, Row, attempt
 
 LIMITS = SchedulerLimits(
     max_num_batched_tokens=96,
@@ -43,7 +44,7 @@ TIE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Tokens per prompt, and what the steps took; `extra_waits` are waits beyond one per step that samples."""
+    """Tokens per prompt, and what the steps took; `extra_waits` are waits beside those for a step's end."""
 
     tokens: list[list[int]]
     num_steps: int
@@ -61,8 +62,14 @@ def equality_rows(
         prompts = mixed_prompts(made, lengths)
         expected = _answers(made, "reference", prompts, num_tokens).tokens
         for name in backends:
-            got = _answers(made, name, prompts, num_tokens)
-            yield _row(made, oracle, name, prompts, got, expected)
+            row = lambda n=name, m=made, p=prompts, e=expected: [  # noqa: E731
+                _row(m, oracle, n, p, _answers(m, n, p, num_tokens), e)
+            ]
+            yield from attempt("equality", made.name, _case(name, dtype), row)
+
+
+def _case(backend: str, dtype: torch.dtype) -> str:
+    return f"{backend}, {str(dtype).removeprefix('torch.')}"
 
 
 def _row(
@@ -83,22 +90,22 @@ def _row(
         f"{num_equal}/{num_tokens} tokens as reference, {float((regrets == 0).float().mean()):.1%} the CPU's best, "
         f"regret {regret:.4f}, {1e3 * got.elapsed_s / got.num_steps:.2f} ms a step"
     )
-    case = f"{backend}, {str(dtype).removeprefix('torch.')}"
-    return Row("equality", made.name, case, figures, ", ".join(faults) or OK)
+    return Row("equality", made.name, _case(backend, dtype), figures, ", ".join(faults) or OK)
 
 
 def _answers(made: Made, backend: str, prompts: list[Prepared], num_tokens: int) -> Answers:
     """Run twice: the first run compiles and fills caches, and must give the same tokens."""
     is_fast = backend != "reference"
     runner = runner_of(made, backend, LIMITS.num_blocks)
-    first = _generate(runner, prompts, num_tokens, count_waits=False)
+    ahead = backend == AHEAD
+    first = _generate(runner, prompts, num_tokens, count_waits=False, ahead=ahead)
     if not is_fast:
         return first
     on_gpu = made.adapter.device.type == "cuda"
     if on_gpu:
         torch.cuda.set_sync_debug_mode("warn")
     try:
-        second = _generate(runner, prompts, num_tokens, count_waits=on_gpu)
+        second = _generate(runner, prompts, num_tokens, count_waits=on_gpu, ahead=ahead)
     finally:
         if on_gpu:
             torch.cuda.set_sync_debug_mode("default")
@@ -108,21 +115,24 @@ def _answers(made: Made, backend: str, prompts: list[Prepared], num_tokens: int)
     return second
 
 
-def _generate(runner: Runner, prompts: list[Prepared], num_tokens: int, count_waits: bool) -> Answers:
+def _generate(runner: Runner, prompts: list[Prepared], num_tokens: int, *, count_waits: bool, ahead: bool) -> Answers:
     scheduler = Scheduler(LIMITS, make_policy("stall-free"))
     for index, prompt in enumerate(prompts):
         scheduler.submit(Request(str(index), prompt, SamplingParams(max_tokens=num_tokens, temperature=0.0)))
     tokens: list[list[int]] = [[] for _ in prompts]
     num_steps = extra_waits = 0
     started = time.perf_counter()
-    while (step := scheduler.schedule()) is not None:
-        num_steps += 1
+    steps = landings(scheduler, runner, ahead=ahead)
+    while True:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            result = runner.execute(step)
+            _, result = next(steps, (None, None))
+        if result is None:
+            break
+        num_steps += 1
         if count_waits:
-            num_waits = sum("synchroniz" in str(w.message) for w in caught)
-            extra_waits += max(0, num_waits - any(c.samples for c in step.chunks))
+            # The end of a step is waited for by an event, of which nobody warns.
+            extra_waits += sum("synchroniz" in str(w.message) for w in caught)
         assert not result.failed_images, result.failed_images
         assert not result.failed_requests, result.failed_requests
         for event in scheduler.apply(result):

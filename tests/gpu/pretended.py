@@ -10,11 +10,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -30,6 +32,7 @@ _COPIES = {_aten._to_copy, _aten.copy_}
 _WAITS = {_aten._local_scalar_dense, _aten.item, _aten.is_nonzero, _aten.equal, _aten.allclose, _aten.bincount}
 _WAITS |= {_aten.nonzero, _aten.masked_select, _aten.unique_dim, _aten._unique2, _aten.unique_consecutive}
 """Operations whose shape or answer the host must know."""
+_LANDING = "the end of a step"
 _INDEXING = {_aten.index, _aten.index_put, _aten.index_put_}
 
 
@@ -92,7 +95,7 @@ class PretendedGpu(TorchDispatchMode):
         if self.tape is not None:
             raise RuntimeError(f"{what}: operation not permitted when stream is capturing")
         self.waits[what] += 1
-        if self.warns:
+        if self.warns and what != _LANDING:
             warnings.warn(f"called a synchronizing CUDA operation: {what}", stacklevel=2)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -197,6 +200,19 @@ class _Stream:
         self.gpu.wait("synchronize")
 
 
+class _Event:
+    """What was recorded has happened."""
+
+    gpu: PretendedGpu
+
+    def record(self, stream: _Stream) -> None:
+        """Done already."""
+
+    def synchronize(self) -> None:
+        """Counted; torch warns of no such wait."""
+        self.gpu.wait(_LANDING)
+
+
 class _Graph:
     """`torch.cuda.CUDAGraph` by a tape."""
 
@@ -216,11 +232,16 @@ class _Graph:
 def pretended_gpu(memory_bytes: int = 1 << 30) -> Iterator[PretendedGpu]:
     """A GPU of so much memory, for as long as the context is open: torch finds it, and "cuda" is where it is."""
     gpu = PretendedGpu()
-    tensor_of = torch.tensor
+    tensor_of, empty_of = torch.tensor, torch.empty
+    _device_constructors()  # remembered before any is replaced
 
     def made(*args: Any, pin_memory: bool = False, device: Any = None, **options: Any) -> torch.Tensor:
         tensor = tensor_of(*args, **options)
         tensor = tensor if device is None else tensor.to(device)
+        return gpu.pinned(tensor) if pin_memory else tensor
+
+    def empty(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        tensor = empty_of(*size, **options)
         return gpu.pinned(tensor) if pin_memory else tensor
 
     @contextmanager
@@ -236,6 +257,7 @@ def pretended_gpu(memory_bytes: int = 1 << 30) -> Iterator[PretendedGpu]:
     stream = type("Stream", (_Stream,), {"gpu": gpu})
     with (
         patch("torch.tensor", made),
+        patch("torch.empty", empty),
         # A parameter cannot become one of another class; it is replaced.
         patch("torch.__future__.get_overwrite_module_params_on_conversion", lambda: True),
         patch.multiple(
@@ -243,11 +265,14 @@ def pretended_gpu(memory_bytes: int = 1 << 30) -> Iterator[PretendedGpu]:
             _lazy_init=lambda: None,
             is_available=lambda: True,
             get_device_name=lambda *_: "pretended GPU",
+            get_device_properties=lambda *_: SimpleNamespace(total_memory=memory_bytes, major=9, minor=0),
+            empty_cache=lambda: None,
             mem_get_info=lambda *_: (memory_bytes, memory_bytes),
             synchronize=lambda *_: None,
             set_sync_debug_mode=lambda mode: setattr(gpu, "warns", mode == "warn"),
             current_stream=lambda *_: stream(),
             Stream=stream,
+            Event=type("Event", (_Event,), {"gpu": gpu}),
             stream=lambda _: nullcontext(),
             CUDAGraph=_Graph,
             graph=recording,

@@ -8,12 +8,14 @@ from tests.gpu.made_models import Made
 from tests.tape import TapeRecorder
 
 GRAPHS = "graphs"
+AHEAD = "graphs ahead"
+"""By graphs, and each step is made while the one before it is in flight."""
 BLOCK_SIZE = 16
 
 
 def runner_of(made: Made, way: str, num_blocks: int) -> Runner:
     """A runner that computes by `way`. Raises ArithmeticError where graphs did not pass their own check."""
-    if way != GRAPHS:
+    if way not in (GRAPHS, AHEAD):
         return build_runner(made.adapter, num_blocks=num_blocks, block_size=BLOCK_SIZE, attention=way)
     said: list[str] = []
     recorder = CudaRecorder() if made.adapter.device.type == "cuda" else TapeRecorder()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 OK = "ok"
@@ -24,18 +25,18 @@ class Row:
         return self.verdict != OK and not self.verdict.startswith("(")
 
 
-def attempt(part: str, model: str, case: str, work: Callable[[], Iterable[Row]]) -> list[Row]:
-    """The rows of `work`, or one that says why there are none. Memory that does not suffice is no fault."""
-    rows: list[Row] = []
+def attempt(part: str, model: str, case: str, work: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+    """The rows of `work` as they come, and one that says why no more do. Memory that does not suffice is no fault."""
     try:
-        rows.extend(work())
+        yield from work()
     except (
         Exception
     ) as error:  # compilers and drivers raise many unrelated types; the other rows are wanted all the same
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:160]
         is_memory = type(error).__name__ == "OutOfMemoryError"
-        rows.append(Row(part, model, case, "", "(does not fit into this device's memory)" if is_memory else reason))
-    return rows
+        if not is_memory:
+            traceback.print_exc()
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:160]
+        yield Row(part, model, case, "", "(does not fit into this device's memory)" if is_memory else reason)
 
 
 def show(rows: Iterable[Row]) -> str:

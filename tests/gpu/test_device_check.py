@@ -28,7 +28,7 @@ def test_all_of_it_with_few_libraries() -> None:
     table = done.stdout.splitlines()
     assert table[-1].startswith("all ")
     parts = {line.split()[0] for line in table[2:-1]}
-    assert parts == {"equality", "rates", "model", "decode", "prefill", "picture", "stalls"}
+    assert parts == {"equality", "rates", "model", "decode", "prefill", "picture", "stalls", "ahead"}
 
 
 def test_nothing_is_said_without_a_device() -> None:
@@ -58,8 +58,8 @@ def test_what_fails_is_a_fault_and_what_does_not_fit_is_none() -> None:
     def fail(error: Exception) -> list[Row]:
         raise error
 
-    broken = attempt("part", "model", "case", lambda: fail(ArithmeticError("not\nfinite")))
-    large = attempt("part", "model", "case", lambda: fail(torch.OutOfMemoryError("2 GiB")))
+    broken = [*attempt("part", "model", "case", lambda: fail(ArithmeticError("not\nfinite")))]
+    large = [*attempt("part", "model", "case", lambda: fail(torch.OutOfMemoryError("2 GiB")))]
     assert broken == [Row("part", "model", "case", "", "ArithmeticError: not")]
     assert broken[0].is_fault
     assert not large[0].is_fault

@@ -14,6 +14,8 @@ from backend.models.adapter import encoded
 from backend.models.registry import load
 from backend.runtime import graphs
 from backend.runtime.attention import flex
+from backend.runtime.attention.base import AttentionInputs
+from backend.runtime.attention.sdpa import SdpaAttention
 from backend.runtime.batch import build_step_tensors
 from backend.runtime.choosing import choose
 from backend.runtime.image_batches import largest_batch
@@ -116,7 +118,7 @@ def test_what_is_queued_is_no_wait() -> None:
 def test_the_tokens_of_a_cpu_and_one_wait_a_step(
     family: str, way: str, adapter: Adapters, checkpoint: Callable[[str], Path]
 ) -> None:
-    """From pixels to tokens: encoders, their cache, attention, graphs, the likeliest ids."""
+    """From pixels to tokens: encoders, their cache, attention, graphs, the likeliest ids; and steps made ahead."""
     bounds = limits(max_encoder_batch=2)
     on_cpu = adapter(family)
     said: list[str] = []
@@ -135,9 +137,10 @@ def test_the_tokens_of_a_cpu_and_one_wait_a_step(
         )
         requests = [request_of(on_device, prompt, max_tokens=NUM_TOKENS) for prompt in prompts]
         gpu.waits.clear()
-        outcome = drive(on_device, runner, requests, bounds)
+        outcome = drive(on_device, runner, requests, bounds, ahead=True)
         num_waits, waits = gpu.waits.total(), dict(gpu.waits)
     assert outcome.tokens == expected.tokens
+    assert outcome.num_ahead
     assert num_waits == len(outcome.steps), waits
     assert [line[:18] for line in said] == ["Decode graphs: 2, "] * (way == "graphs"), said
 
@@ -179,6 +182,20 @@ def test_spoiled_blocks_are_healed_where_they_are(pretended: PretendedGpu, check
     assert tensors.attention.slots.tolist() == [8, 9]
     assert not pool.keys[:, 8:12].any().item()
     assert pool.keys[:, 4:8].all().item()
+
+
+def test_rows_of_masks_begin_where_kernels_want_them(pretended: PretendedGpu, adapter: Adapters) -> None:
+    """Kernels of some releases are wrong, and slow in all of them, where keys end anywhere."""
+    spec = adapter("llama").spec
+    pool = KvPool(spec, num_blocks=8, block_size=16, dtype=torch.bfloat16, device=torch.device("cuda"))
+    slots = torch.arange(40, device="cuda")
+    inputs = AttentionInputs((0, 1, 9), (33, 40), ((0, 1, 2), (3, 4, 5)), slots)
+    groups = SdpaAttention(pool).plan(inputs).groups
+    assert [group.key_slots.shape[1] for group in groups] == [48, 48]
+    assert [group.mask(None, torch.bfloat16).isfinite().sum(dim=-1).tolist() for group in groups] == [
+        [list(range(33, 41))],
+        [[33]],
+    ]
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "llava_onevision"])

@@ -29,8 +29,14 @@ _FEW_ROWS, _MANY_ROWS = 16, 64
 _MAX_GRAPHS = 64
 """Kinds of step that are compiled: one sequence or several, a token or a chunk, for each model shape and dtype."""
 
-_KERNEL: FlexKernelOptions = {"BACKEND": "TRITON"}
-"""Not torch's choice between two kernels: the one for short queries takes no tiles of ours."""
+
+def _kernel_options(mask: BlockMask) -> FlexKernelOptions:
+    """Not torch's choice between two kernels, for the one for short queries takes no tiles of ours; nor its own tiles.
+
+    Those of some releases are larger than ours, and refused.
+    """
+    rows, keys = mask.BLOCK_SIZE
+    return {"BACKEND": "TRITON", "BLOCK_M": rows, "BLOCK_N": keys}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,8 @@ class FlexAttention:
             queries = query.index_select(1, group.rows).view(num_kv_heads, ratio, num_seqs, query_len, head_dim)
             queries = queries.permute(2, 0, 3, 1, 4).reshape(num_seqs, num_kv_heads, query_len * ratio, head_dim)
             mask = self._mask(group, sliding_window, ratio)
-            attended = self._attend(queries, keys, values, score_mod, mask, scale=scale, kernel_options=_KERNEL)
+            options = _kernel_options(mask)
+            attended = self._attend(queries, keys, values, score_mod, mask, scale=scale, kernel_options=options)
             attended = attended.unflatten(2, (query_len, ratio)).transpose(1, 2).reshape(-1, num_heads, head_dim)
             out.index_copy_(0, group.rows, attended)
         return out

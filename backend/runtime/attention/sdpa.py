@@ -81,7 +81,7 @@ class SdpaAttention:
         # Padded with a block of its own: no mask multiplies away what is no finite number in a foreign one.
         padded = upload([table + table[-1:] * (num_blocks - len(table)) for table in tables], torch.int64, device)
         offsets = torch.arange(self._pool.block_size, device=device)
-        key_slots = (padded[..., None] * self._pool.block_size + offsets).flatten(1)[:, :kv_len]
+        key_slots = (padded[..., None] * self._pool.block_size + offsets).flatten(1)
         start, end = inputs.query_starts[seqs[0]], inputs.query_starts[seqs[0]] + query_len
         if query_len == 1:
             rows = upload([inputs.query_starts[s] for s in seqs], torch.int64, device)
@@ -91,9 +91,13 @@ class SdpaAttention:
             indices = torch.arange(kv_len - query_len, kv_len, device=device)[None]
         atomic = [r for r in inputs.atomic_rows if query_len > 1 and start <= r.start < end]
         last_keys = indices.clone() if atomic else indices
+        whole = kv_len == query_len and not atomic
+        if whole or device.type == "cpu":
+            # Elsewhere whole blocks are gathered: a GPU's kernels want masks whose rows begin at multiples of 16 bytes.
+            key_slots = key_slots[:, :kv_len]
         for r in atomic:
             last_keys[:, r.start - start : r.stop - start] = kv_len - end + r.stop - 1
-        return Group(rows, indices, last_keys, key_slots, whole=kv_len == query_len and not atomic)
+        return Group(rows, indices, last_keys, key_slots, whole=whole)
 
     def run(
         self,
