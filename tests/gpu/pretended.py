@@ -16,7 +16,8 @@ from unittest.mock import patch
 
 import torch
 from torch._ops import HigherOrderOperator
-from torch.utils._device import _device_constructors
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -121,12 +122,13 @@ class PretendedGpu(TorchDispatchMode):
 
     def _run_eagerly(self, func: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
         """What a GPU would have compiled: for the waits of this form nobody can be blamed."""
-        waits = self.waits.copy()
+        waits, warns = self.waits.copy(), self.warns
+        self.warns = False
         try:
             with self:
                 return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
         finally:
-            self.waits = waits
+            self.waits, self.warns = waits, warns
 
     def _check(self, packet: Any, args: Any, tensors: list[torch.Tensor]) -> None:
         name = str(packet)
@@ -228,16 +230,24 @@ class _Graph:
         self.tape.play()
 
 
+def _device_in_context() -> torch.device | None:
+    """Where `with torch.device(…)` has new tensors made."""
+    modes = _get_current_function_mode_stack()
+    return next((mode.device for mode in reversed(modes) if isinstance(mode, _device.DeviceContext)), None)
+
+
 @contextmanager
 def pretended_gpu(memory_bytes: int = 1 << 30) -> Iterator[PretendedGpu]:
     """A GPU of so much memory, for as long as the context is open: torch finds it, and "cuda" is where it is."""
     gpu = PretendedGpu()
     tensor_of, empty_of = torch.tensor, torch.empty
-    _device_constructors()  # remembered before any is replaced
+    _device._device_constructors()  # remembered before any is replaced
 
     def made(*args: Any, pin_memory: bool = False, device: Any = None, **options: Any) -> torch.Tensor:
-        tensor = tensor_of(*args, **options)
-        tensor = tensor if device is None else tensor.to(device)
+        device = _device_in_context() if device is None else device
+        is_ours = device is not None and torch.device(device).type == "cuda"
+        tensor = tensor_of(*args, device=HOST if is_ours else device, **options)
+        tensor = tensor.to(DEVICE) if is_ours else tensor
         return gpu.pinned(tensor) if pin_memory else tensor
 
     def empty(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
