@@ -85,6 +85,8 @@ class Endpoint:
                 f"cannot reach {self.name} ({reason}): start an engine with `watchword serve`, or name another "
                 "server with --base-url"
             ) from None
+        except openai.InternalServerError as error:
+            raise UsageError(f"{self.name} cannot be measured now: status {error.status_code}, {say(error)}") from None
         except openai.APIStatusError as error:
             raise UsageError(
                 f"{self.name} answered {error.status_code} when asked for its models: is this an OpenAI API? "

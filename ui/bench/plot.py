@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from ui.bench.phase import Measured
 from ui.bench.recorder import Kind
@@ -45,6 +46,8 @@ def draw_curve(points: Sequence[Point], choices: Sequence[Choice], path: Path, t
     figure = Figure(figsize=(9.0, 6.5), layout="constrained")
     FigureCanvasAgg(figure)
     upper, lower = figure.subplots(2, 1, sharex=True)
+    # What was cut off says little of its budget, beside budgets that had their whole time.
+    points = [point for point in points if not point.partial] or points
     budgets = [point.budget for point in points]
 
     def draw(axes: Axes, name: str, label: str, color: str, style: str = "o-") -> None:
@@ -68,12 +71,18 @@ def draw_curve(points: Sequence[Point], choices: Sequence[Choice], path: Path, t
     for axes in (upper, lower):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
+        _number_plainly(axes)
         axes.set_xticks(budgets, [str(budget) for budget in budgets])
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize=8)
     figure.suptitle(title)
     _save(figure, path)
+
+
+def _number_plainly(axes: Axes) -> None:
+    """100 and 200 instead of powers of ten; what is between those is labelled where less than a decade is seen."""
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter())
 
 
 def _save(figure: Figure, path: Path) -> None:
@@ -86,7 +95,7 @@ def _save(figure: Figure, path: Path) -> None:
 def _panel(axes: Axes, one: Measured, bounds: tuple[float, float]) -> None:
     begin, end = window(one)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
+    _number_plainly(axes)
     axes.set_ylim(*bounds)
     axes.set_xlim(0.0, max(end - begin, 1e-3))
     axes.set_title(one.phase.name, loc="left", fontsize=10)

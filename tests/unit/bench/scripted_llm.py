@@ -49,6 +49,7 @@ class ScriptedLLM:
     refuses: Callable[[Asked], tuple[int, str] | None] = lambda asked: None
     api_key: str | None = None
     html: bool = False
+    is_loading: bool = False
     breaks: bool = False
     model_len: int | None = 4096
     is_ours: bool = False
@@ -118,6 +119,8 @@ class ScriptedLLM:
         path = path.partition("?")[0]
         if self.html:
             return await _reply(writer, 200, b"<html>hello</html>", "text/html")
+        if self.is_loading:
+            return await _json(writer, 503, {"error": {"message": "the model is being loaded; ask again in a moment"}})
         if self.api_key and headers.get("authorization") != f"Bearer {self.api_key}":
             return await _json(writer, 401, {"error": {"message": "a key, please"}})
         if path == "/v1/models":

@@ -231,6 +231,13 @@ def test_a_web_page_is_no_server(command: Command) -> None:
         assert "does not speak the OpenAI API" in one_line(command("bench", "--base-url", server.url))
 
 
+def test_a_server_that_loads_its_model_is_named_as_such(command: Command) -> None:
+    with ScriptedLLM(is_loading=True) as server:
+        line = one_line(command("bench", "--base-url", server.url))
+    assert "cannot be measured now: status 503, the model is being loaded; ask again in a moment" in line
+    assert "OpenAI" not in line
+
+
 def test_a_path_without_the_api(command: Command) -> None:
     with ScriptedLLM() as server:
         line = one_line(command("bench", "--base-url", server.url.removesuffix("/v1")))

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from tests.unit.bench.conftest import Done
 from tests.unit.bench.scripted_llm import Asked, ScriptedLLM, num_prompt_tokens
+from ui.bench import plot
 from ui.bench.tuning import Choice, Point, check_budgets, choices_of, default_budgets
 from ui.errors import UsageError
 
@@ -176,3 +178,20 @@ def test_a_mistake_is_one_line_and_changes_nothing(command: Command, argv: list[
     (line,) = done.err.splitlines()
     assert words in line
     assert server.budgets in ([], [64])
+
+
+def test_the_curve_is_of_whole_budgets_and_its_numbers_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(plot, "_save", lambda figure, path: figures.append(figure))
+    names = ("itl_p99_ms", "itl_p50_ms", "document_ttft_p50_ms", "ttft_p50_ms", "prompt_tokens_per_s")
+    points = [Point(budget, dict.fromkeys(names, 6.0 * budget), partial=budget == 64) for budget in (16, 32, 64)]
+    plot.draw_curve(points, [], Path("curve.png"), "some model")
+    (figure,) = figures
+    figure.canvas.draw()
+    assert [label.get_text() for label in figure.axes[-1].get_xticklabels()] == ["16", "32"]
+    for axes in figure.axes:
+        labels = [label.get_text() for minor in (False, True) for label in axes.get_yticklabels(minor=minor)]
+        assert {"100", "200"} <= set(labels)
+        assert all(label.isdigit() for label in labels if label)
+    plot.draw_curve(points[2:], [], Path("curve.png"), "nothing whole: better that than an empty picture")
+    assert [label.get_text() for label in figures[1].axes[-1].get_xticklabels()] == ["64"]
