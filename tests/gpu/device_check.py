@@ -182,7 +182,7 @@ def main() -> int:
         check.run()
     finally:  # interrupted, too
         timer.cancel()
-        num_faults = _print(heading, check)
+        num_faults = print_table(heading, check)
     return 1 if num_faults else 0
 
 
@@ -201,7 +201,7 @@ def describe(device: str) -> str:
     return f"{torch.cuda.get_device_name()}, {memory}, driver {driver}, CUDA {torch.version.cuda}, {software}"
 
 
-def _print(heading: str, check: Check) -> int:
+def print_table(heading: str, check: Check) -> int:
     """The table of what there is by now; how many rows are faults."""
     rows = [*check.rows, *([check.current] if check.current else [])]
     print(heading)
@@ -213,7 +213,7 @@ def _print(heading: str, check: Check) -> int:
 
 def _print_and_leave(heading: str, check: Check) -> None:
     """From a thread of its own: what hangs in a driver does not even end with the program."""
-    _print(heading, check)
+    print_table(heading, check)
     os._exit(1)
 
 

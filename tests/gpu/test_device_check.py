@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from backend.runtime.attention.registry import BACKENDS
 from backend.runtime.attention.sdpa import SdpaAttention
 from tests.architecture.sources import ROOT
+from tests.gpu.device_check import TINY, Check, print_table
 from tests.gpu.equality import equality_rows
 from tests.gpu.made_models import SMALL
 from tests.gpu.table import Row, attempt, show
@@ -52,6 +54,23 @@ def test_wrong_attention_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(equality_rows(SMALL[0], "cpu", ("wrong", "sdpa"), (30, 70), 6))
     assert [row.is_fault for row in rows] == [True, False] * 2
     assert "wrong tokens" in rows[0].verdict
+
+
+def test_a_part_that_fails_or_hangs_leaves_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> Iterator[Row]:
+        yield Row("decode", "llama", "first", "1 ms")
+        raise RuntimeError("an illegal memory access")
+
+    check = Check("cpu", TINY, has_pictures=True)
+    check.part("decode", "llama", "sdpa", fail)
+    check.part("prefill", "llama", "sdpa", lambda: [Row("prefill", "llama", "sdpa", "2 ms")])
+    assert [row.is_fault for row in check.rows] == [False, True, False]
+    check.current = Row("stalls", "llama", "", "", "does not end")
+    assert print_table("a GPU", check) == 2
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "a GPU"
+    assert printed[-2].endswith("does not end")
+    assert printed[-1] == "2 of 4 rows are wrong"
 
 
 def test_what_fails_is_a_fault_and_what_does_not_fit_is_none() -> None:

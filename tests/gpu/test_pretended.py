@@ -184,13 +184,16 @@ def test_spoiled_blocks_are_healed_where_they_are(pretended: PretendedGpu, check
     assert pool.keys[:, 4:8].all().item()
 
 
-def test_rows_of_masks_begin_where_kernels_want_them(pretended: PretendedGpu, adapter: Adapters) -> None:
-    """Kernels of some releases are wrong, and slow in all of them, where keys end anywhere."""
+@pytest.mark.usefixtures("pretended")
+def test_kernels_get_the_lengths_they_want(adapter: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are wrong in some releases, and slow in all, where keys end anywhere; some are made anew for each length."""
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", (switched := []).append)
     spec = adapter("llama").spec
     pool = KvPool(spec, num_blocks=8, block_size=16, dtype=torch.bfloat16, device=torch.device("cuda"))
     slots = torch.arange(40, device="cuda")
     inputs = AttentionInputs((0, 1, 9), (33, 40), ((0, 1, 2), (3, 4, 5)), slots)
     groups = SdpaAttention(pool).plan(inputs).groups
+    assert switched == [False]
     assert [group.key_slots.shape[1] for group in groups] == [48, 48]
     assert [group.mask(None, torch.bfloat16).isfinite().sum(dim=-1).tolist() for group in groups] == [
         [list(range(33, 41))],

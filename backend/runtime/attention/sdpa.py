@@ -64,6 +64,9 @@ class SdpaAttention:
 
     def __init__(self, pool: KvPool) -> None:
         self._pool = pool
+        if pool.device.type == "cuda":
+            # cuDNN's kernels are prepared anew for every length of a context, which would hold up all of a step.
+            torch.backends.cuda.enable_cudnn_sdp(False)
 
     def plan(self, inputs: AttentionInputs) -> SdpaPlan:
         """Group the step's sequences and look up their slots; masks follow when a layer first needs one."""
