@@ -31,6 +31,7 @@ KERNELS = (
     "dots",
     "elementwise",
     "layers",
+    "likeliest",
     "paged",
     "products",
     "shares",

@@ -13,12 +13,11 @@ import numba
 import numpy as np
 import torch
 
-from backend.runtime.native.layers import num_phases, run_head, run_layers
+from backend.runtime.native.layers import HEAD_PHASES, num_phases, run_head, run_layers
 from backend.runtime.native.packing import PANEL, Numbers, aligned
 from backend.runtime.native.paged import TILE_ROWS
 from backend.runtime.native.shares import TALLY_BYTES
 from backend.runtime.native.weights import pack_text
-from backend.runtime.sampler import likeliest
 
 if TYPE_CHECKING:
     from backend.models.adapter import TextParts
@@ -81,28 +80,34 @@ class NativeText:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `TextBackend.logits`."""
-        weights = self._weights
-        logits = np.empty((len(hidden), len(weights.head.bias)), np.float32)
-        numba.set_num_threads(self._num_threads)
-        rows, scales, offsets = self._scratch[:3]
-        run_head(
-            self._num_threads,
-            self._fresh_tallies(2),
-            hidden.contiguous().numpy(),
-            np.array(weights.head.addresses, np.int64),
-            weights.vocab_size,
-            TALLEST_TILE,
-            weights.group_lens[0],
-            rows,
-            scales,
-            offsets,
-            logits,
-        )
-        return torch.from_numpy(logits)[:, : weights.vocab_size]
+        logits = np.empty((len(hidden), len(self._weights.head.bias)), np.float32)
+        self._run_head(hidden, logits, num_picked=0)
+        return torch.from_numpy(logits)[:, : self._weights.vocab_size]
 
     def likeliest(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `TextBackend.likeliest`."""
-        return likeliest(self.logits(hidden))
+        no_logits = np.empty((0, len(self._weights.head.bias)), np.float32)
+        return torch.from_numpy(self._run_head(hidden, no_logits, num_picked=len(hidden)))
+
+    def _run_head(self, hidden: torch.Tensor, logits: np.ndarray, *, num_picked: int) -> np.ndarray:
+        """Fill `logits`, or, where that has no rows, return the likeliest token of each of `num_picked` rows."""
+        each = [self._num_threads, num_picked]
+        picked = np.empty(num_picked, np.int64)
+        numba.set_num_threads(self._num_threads)
+        run_head(
+            self._num_threads,
+            self._fresh_tallies(HEAD_PHASES),
+            hidden.contiguous().numpy(),
+            np.array(self._weights.head.addresses, np.int64),
+            self._weights.vocab_size,
+            TALLEST_TILE,
+            self._weights.group_lens[0],
+            self._scratch[:3],
+            logits,
+            (aligned([*each, PANEL], np.float32), np.full(each, -np.inf, np.float32), np.zeros(each, np.int64)),
+            picked,
+        )
+        return picked
 
     def _reserve(self, num_rows: int, num_keys: int) -> None:
         """Memory for a step of this many rows and keys of one sequence."""

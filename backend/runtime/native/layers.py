@@ -5,6 +5,7 @@ from __future__ import annotations
 from numba import prange
 
 from backend.runtime.native.elementwise import gate, normalise, rotate
+from backend.runtime.native.likeliest import multiply_for_likeliest, pick_likeliest
 from backend.runtime.native.paged import attend_chunk, attend_rows, lay_out
 from backend.runtime.native.products import hand_over, multiply
 from backend.runtime.native.shares import TALLY_BYTES, settle, take, take_next
@@ -204,27 +205,41 @@ def run_layers(  # noqa: ANN201
         _run_layers(thread, tallies.ctypes.data, x, step, model, pool, scratch, heads, sizes, group_lens, factors)
 
 
+HEAD_PHASES = 2
+
+
 @compiled
-def _run_head(tally, hidden, matrix, vocab_size, tallest, group_len, rows, scales, offsets, logits):  # noqa: ANN001, ANN202
+def _run_head(tally, hidden, matrix, vocab_size, tallest, group_len, scratch, logits, kept):  # noqa: ANN001, ANN202
+    rows, scales, offsets = scratch
     num_rows = len(hidden)
     hand_over_rows(tally, num_rows, hidden, hidden.shape[1], rows, scales, offsets, group_len)
-    multiply(tally + TALLY_BYTES, num_rows, tallest, vocab_size, group_len, matrix, rows, scales, offsets, logits, 0)
+    tally += TALLY_BYTES
+    if len(logits) > 0:
+        multiply(tally, num_rows, tallest, vocab_size, group_len, matrix, rows, scales, offsets, logits, 0)
+    else:
+        multiply_for_likeliest(tally, num_rows, tallest, vocab_size, group_len, matrix, rows, scales, offsets, *kept)
 
 
 @compiled(parallel=True)
 def run_head(  # noqa: ANN201
     num_threads,  # noqa: ANN001
-    tallies,  # noqa: ANN001  zeros, `TALLY_BYTES` for each of two phases
+    tallies,  # noqa: ANN001  zeros, `TALLY_BYTES` for each of `HEAD_PHASES`
     hidden,  # noqa: ANN001
     matrix,  # noqa: ANN001
     vocab_size,  # noqa: ANN001
     tallest,  # noqa: ANN001
     group_len,  # noqa: ANN001
-    rows,  # noqa: ANN001
-    scales,  # noqa: ANN001
-    offsets,  # noqa: ANN001
-    logits,  # noqa: ANN001
+    scratch,  # noqa: ANN001  the first three of `run_layers`
+    logits,  # noqa: ANN001  without rows: the likeliest tokens are wanted
+    kept,  # noqa: ANN001  of each thread the last three arguments of `multiply_for_likeliest`
+    picked,  # noqa: ANN001
 ):
-    """logits [n, >= V] of final-normed hidden states [n, H]."""
-    for _ in prange(num_threads):
-        _run_head(tallies.ctypes.data, hidden, matrix, vocab_size, tallest, group_len, rows, scales, offsets, logits)
+    """Of final-normed hidden states [n, H] the logits [n, >= V], or the likeliest tokens int64 [n].
+
+    One function for both, so that whoever has called it once has it compiled for the other, too.
+    """
+    values, best, ids = kept
+    for thread in prange(num_threads):
+        mine = (values[thread], best[thread], ids[thread])
+        _run_head(tallies.ctypes.data, hidden, matrix, vocab_size, tallest, group_len, scratch, logits, mine)
+    pick_likeliest(best, ids, picked)

@@ -85,26 +85,29 @@ def _hand_over(values: Any, rows: Any, scales: Any, offsets: Any, group_len: Any
 
 
 @compiled
+def multiply_panel(p, num_rows, tallest, group_len, matrix, rows, scales, offsets, out, accumulate):  # noqa: ANN001, ANN201
+    """Panel `p` of `multiply`, written to `out` (address of its first column, bytes from row to row)."""
+    bits = matrix[4]
+    num_groups = matrix[3] // group_len
+    num_steps = group_len * rows.itemsize // 4
+    step_bytes = 2 * PANEL if bits == 4 else 4 * PANEL
+    at = 4 * PANEL * p
+    weights = (matrix[0] + p * step_bytes * num_groups * num_steps, step_bytes, matrix[1] + at * num_groups)
+    inputs = (rows.ctypes.data, rows.strides[0], scales.ctypes.data, offsets.ctypes.data, scales.shape[1])
+    panel(rows, bits, num_rows, tallest, weights, inputs, num_groups, num_steps, out, matrix[2] + at, accumulate)
+
+
+@compiled
 def multiply(tally, num_rows, tallest, num_columns, group_len, matrix, rows, scales, offsets, out, accumulate):  # noqa: ANN001, ANN201
     """out[:num_rows, :num_columns] (+)= rows times one packed matrix (see `PackedMatrix.addresses`).
 
     A task is a panel.
     """
-    bits = matrix[4]
-    num_groups = matrix[3] // group_len
-    num_steps = group_len * rows.itemsize // 4
-    step_bytes = 2 * PANEL if bits == 4 else 4 * PANEL
-    panel_bytes = step_bytes * num_groups * num_steps
-    inputs = (rows.ctypes.data, rows.strides[0], scales.ctypes.data, offsets.ctypes.data, scales.shape[1])
     result, result_stride = out.ctypes.data, out.strides[0]
     num_panels = (num_columns + PANEL - 1) // PANEL
     p = take(tally)
     while p < num_panels:
-        at = 4 * PANEL * p
-        weights = (matrix[0] + p * panel_bytes, step_bytes, matrix[1] + at * num_groups)
-        panel(
-            rows, bits, num_rows, tallest, weights, inputs, num_groups, num_steps, (result + at, result_stride),
-            matrix[2] + at, accumulate,
-        )  # fmt: skip
+        place = (result + 4 * PANEL * p, result_stride)
+        multiply_panel(p, num_rows, tallest, group_len, matrix, rows, scales, offsets, place, accumulate)
         p = take_next(tally)
     settle(tally, num_panels)
