@@ -20,6 +20,7 @@ from backend.runtime.batch import build_step_tensors
 from backend.runtime.choosing import choose
 from backend.runtime.image_batches import largest_batch
 from backend.runtime.kv_pool import KvPool
+from backend.runtime.native.weights import find_obstacle
 from backend.runtime.runner import build_runner
 from backend.selftest.drive import drive
 from backend.types import Chunk, SamplingParams
@@ -199,6 +200,13 @@ def test_kernels_get_the_lengths_they_want(adapter: Adapters, monkeypatch: pytes
         [list(range(33, 41))],
         [[33]],
     ]
+
+
+def test_compiled_loops_are_not_for_a_model_on_a_device(adapter: Adapters, checkpoint: Callable[[str], Path]) -> None:
+    adapter("llama")
+    with pretended_gpu():
+        on_device = load(str(checkpoint("llama")), device="cuda", dtype="float32")
+        assert find_obstacle(on_device.text_parts()) == "the weights are not float32 on the CPU"
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "llava_onevision"])

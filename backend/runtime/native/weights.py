@@ -23,21 +23,20 @@ FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 
 def find_obstacle(parts: TextParts) -> str | None:
     """Why the compiled loops cannot compute this model, in a few words; None when they can."""
-    config = parts.decoder.config
+    config, weight = parts.decoder.config, parts.head.weight
     if config.model_type not in FAMILIES:
         return f"family {config.model_type!r} has layers of another kind"
     if getattr(config, "hidden_act", "silu") != "silu":
         return f"activation {config.hidden_act!r}"
     if parts.logit_divisor != 1.0 or parts.logit_cap is not None:
         return "logits are scaled or capped"
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return "the weights are not float32 on the CPU"
     first = parts.decoder.layers[0]
     if _rotary_dim(parts.decoder) != first.self_attn.head_dim:
         return "rotary positions turn only part of a head"
     if config.hidden_size % PANEL:
         return f"hidden size {config.hidden_size} is no multiple of {PANEL}"
-    weight = parts.head.weight
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
-        return "the weights are not float32 on the CPU"
     return None
 
 
