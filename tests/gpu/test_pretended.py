@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention
 
+from backend.config import EngineConfig
 from backend.models.adapter import encoded
 from backend.models.registry import load
 from backend.runtime import graphs
@@ -23,6 +24,7 @@ from backend.runtime.kv_pool import KvPool
 from backend.runtime.native.weights import find_obstacle
 from backend.runtime.runner import build_runner
 from backend.selftest.drive import drive
+from backend.service import build_service
 from backend.types import Chunk, SamplingParams
 from tests.equivalence.harness import Adapters, generate, limits, prompts_of, request_of
 from tests.gpu.pretended import DeviceTensor, PretendedGpu, pretended_gpu
@@ -207,6 +209,21 @@ def test_compiled_loops_are_not_for_a_model_on_a_device(adapter: Adapters, check
     with pretended_gpu():
         on_device = load(str(checkpoint("llama")), device="cuda", dtype="float32")
         assert find_obstacle(on_device.text_parts()) == "the weights are not float32 on the CPU"
+
+
+def test_a_service_starts(adapter: Adapters, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """From the probe to the first steps, all of which run before the engine has its thread."""
+    adapter("smolvlm")
+    said: list[str] = []
+    config = EngineConfig(model="eyes", device="cuda", max_num_seqs=4, max_num_batched_tokens=64, cache_dir=tmp_path)
+    with pretended_gpu(4 << 30):
+        service = build_service(config, str(checkpoint("smolvlm")), said.append)
+        service.close()
+    assert "Images encoded together: up to 8" in said
+    assert any(line.startswith("Decode graphs: 2, ") for line in said)
+    assert "Computing on pretended GPU in bfloat16; warming up …" in said
+    assert service.config.device == "cuda"
+    assert service.config.kv_cache_memory_bytes == int(4 * 2**30 * 0.9) - 2**30
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "llava_onevision"])
