@@ -50,7 +50,7 @@ def check_request(request: Request, limits: SchedulerLimits) -> None:
         raise Rejected("The prompt is empty.", param="messages", code="empty_prompt")
     if request.num_places > limits.max_num_waiting:
         raise Rejected(
-            f"n asks for {request.num_places} choices, but this server's queue (max_num_waiting) has "
+            f"The request asks for {request.num_places} choices, but this server's queue (max_num_waiting) has "
             f"{limits.max_num_waiting} places. Ask for fewer.",
             param="n",
             code="invalid_value",

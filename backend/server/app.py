@@ -128,7 +128,7 @@ def _add_engine_routes(app: FastAPI, service: Service) -> None:
         return Response(engine.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/engine/steps")
-    async def steps(
+    def steps(  # on a thread: a reply of thousands of steps takes longer to write than streams may wait
         since: int | None = None, limit: Annotated[int, Query(ge=0, le=MAX_STEPS)] = MAX_STEPS
     ) -> JSONResponse:
         records = engine.metrics.steps.since(since, limit)

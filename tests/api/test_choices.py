@@ -55,3 +55,32 @@ def test_more_choices_than_the_queue_has_places_are_refused_before_any_runs(scri
     assert refusal.value.param == "n"
     assert rig.runner.steps == []
     assert len(list(ask(client, 4))) > 4
+
+
+def test_completions_are_let_in_together_or_not_at_all(scripted: Start) -> None:
+    """Two prompts, two choices each, and three places left: none of them runs."""
+    rig = scripted("Hello there.", limits=LIMITS, step_s=0.01)
+    client, engine = rig.live.openai(), rig.live.service.engine
+    rig.runner.hold()
+    refused: list[openai.APIStatusError] = []
+
+    def complete() -> None:
+        try:
+            client.completions.create(model="scripted", prompt=["a", "b"], n=2)
+        except openai.APIStatusError as error:
+            refused.append(error)
+
+    running, waiting = (threading.Thread(target=lambda: list(ask(client, 1))) for _ in range(2))
+    completing = threading.Thread(target=complete)
+    running.start()
+    rig.live.wait_until(lambda: engine.stats().num_waiting == 1)
+    for place, thread in enumerate((waiting, completing), start=1):
+        thread.start()
+        rig.live.wait_until(lambda place=place: len(engine._inbox) == place)
+    rig.runner.release()
+    for thread in (completing, running, waiting):
+        thread.join(20)
+    assert [error.status_code for error in refused] == [429]
+    assert not [c for step in rig.runner.steps for c in step.chunks if c.request_id.startswith("cmpl-")]
+    reply = client.completions.create(model="scripted", prompt=["a", "b"], n=2)
+    assert [choice.text for choice in reply.choices] == ["Hello there."] * 4

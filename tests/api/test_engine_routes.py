@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from backend.step_ring import StepRing
 from tests.api.conftest import Live, Scripted
 from tests.api.scripted import scripted_limits
 
@@ -201,3 +203,17 @@ def test_the_api_key_guards_everything_but_health(scripted: Start) -> None:
     assert reply.choices[0].message.content == "abc"
     with pytest.raises(openai.AuthenticationError):
         live.openai(api_key="wrong").models.list()
+
+
+def test_steps_are_written_beside_the_event_loop(scripted: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply of thousands of them would hold every stream up."""
+    since, loops = StepRing.since, []
+
+    def looked(ring: StepRing, *arguments: Any) -> Any:
+        loops.append(asyncio._get_running_loop())
+        return since(ring, *arguments)
+
+    monkeypatch.setattr(StepRing, "since", looked)
+    with scripted("Hello.").live.http() as http:
+        assert http.get("/engine/steps").status_code == 200
+    assert loops == [None]
