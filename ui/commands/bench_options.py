@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from ui.bench.bench import Bench
     from ui.bench.progress import Meter
 
-INTERRUPTED = 130
+INCOMPLETE = 2
+"""A measurement that was cut off is not the one asked for, whoever cut it off; what it came to is kept."""
+
 FORMAT = 1
 """Version of the reports' shape."""
 
@@ -93,14 +95,14 @@ class Ending:
             raise UsageError(f"{self.lost}; {kept}")
         if self.interrupted:
             typer.echo(f"watchword: interrupted; {kept}", err=True)
-            return INTERRUPTED
+            return INCOMPLETE
         return 0
 
 
 def finish(work: Coroutine[None, None, None], bench: Bench, meter: Meter) -> Ending:
     """Run `work` to its end or a signal, with the meter on the screen.
 
-    Raises `typer.Abort` when a signal came before anything was measured.
+    Raises `UsageError` when a signal came before anything was measured.
     """
     from ui.bench.load import EndpointLost
 
@@ -117,8 +119,7 @@ def finish(work: Coroutine[None, None, None], bench: Bench, meter: Meter) -> End
             raise
         lost = str(error)
     if interrupted and not bench.measured:
-        typer.echo("watchword: interrupted before anything was measured", err=True)
-        raise typer.Abort
+        raise UsageError("interrupted before anything was measured")
     return Ending(interrupted, lost, time.monotonic() - t_begin)
 
 
