@@ -261,7 +261,7 @@ def print_waiting_streams(num_streams: int = 200, seconds: float = 4.0) -> None:
 def _open_stream(port: int, max_tokens: int) -> socket.socket:
     stream = socket.create_connection(("127.0.0.1", port))
     body = chat(max_tokens)
-    stream.sendall(f"POST {PATH} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    stream.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
     return stream
 
 
