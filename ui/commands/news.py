@@ -63,7 +63,7 @@ class News:
     def _store(self, item: StoreChanged) -> None:
         before, self._store_trouble = self._store_trouble, item.reason
         if item.reason and item.reason != before:
-            self._say(f"events are not being stored: {item.reason} (they wait in memory)")
+            self._say(f"events are not being stored: {item.reason} (they wait in memory; an end loses them)")
         elif before and not item.reason:
             lost = f"; {item.num_lost} were lost for lack of room" if item.num_lost else ""
             self._say(f"events are stored again{lost}")

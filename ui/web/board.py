@@ -234,7 +234,7 @@ def _trouble(news: StoreChanged) -> str:
     if not news.reason:
         return ""
     lost = f", {news.num_lost} lost" if news.num_lost else ""
-    return f"Events are not being kept: {news.reason} ({news.num_waiting} wait{lost})"
+    return f"Events are not being kept: {news.reason} ({news.num_waiting} wait in memory{lost})"
 
 
 def _since(start: float, end: float | None) -> float | None:

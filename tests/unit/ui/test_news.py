@@ -106,6 +106,6 @@ def test_a_store_in_trouble_is_told_once_and_its_recovery_too(news: News, said: 
         news.take(StoreChanged("the disk is full", waiting, 0))
     news.take(StoreChanged("", 0, 2))
     assert said == [
-        "events are not being stored: the disk is full (they wait in memory)",
+        "events are not being stored: the disk is full (they wait in memory; an end loses them)",
         "events are stored again; 2 were lost for lack of room",
     ]

@@ -149,7 +149,7 @@ def test_a_store_in_trouble_is_told_and_taken_back(board: Board) -> None:
     texts(link, NOW)
     board.take(StoreChanged("no space left on device", 12, 3))
     (news,) = texts(link, NOW)
-    assert news["trouble"] == "Events are not being kept: no space left on device (12 wait, 3 lost)"
+    assert news["trouble"] == "Events are not being kept: no space left on device (12 wait in memory, 3 lost)"
     board.take(StoreChanged("", 0, 3))
     (news,) = texts(link, NOW)
     assert news["trouble"] == ""
