@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from backend import service as service_module
+from backend import bounds
 from backend.bounds import BLOCK_SIZE
 from backend.config import EngineConfig
 from backend.models.registry import load
@@ -80,7 +80,7 @@ def tight(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) ->
     adapter = load(path, device="cpu", dtype="float32")
     num_bytes = NUM_BLOCKS * bytes_per_block(adapter.spec, BLOCK_SIZE, adapter.dtype) + spare_bytes(adapter.dtype)
     # The encoder cache then holds the two largest pictures.
-    monkeypatch.setattr(service_module, "ENCODER_CACHE_BYTES", 1)
+    monkeypatch.setattr(bounds, "ENCODER_CACHE_BYTES", 1)
     config = EngineConfig(
         model=path,
         served_model_name="tiny",
