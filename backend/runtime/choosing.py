@@ -20,15 +20,6 @@ from backend.types import Chunk, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """One token a row; `logprobs` by row where they were asked for, and requests that failed, with the reason."""
-
-    token_ids: list[int]
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Draw:
     """A choice that nobody has waited for: `token_ids` int64 [n] are on the device.
 
@@ -52,13 +43,6 @@ class Draw:
 def is_greedy(params: SamplingParams) -> bool:
     """Whether the likeliest token of its logits is all that a row asks for."""
     return params.temperature < GREEDY_BELOW and params.is_plain and params.num_logprobs is None
-
-
-def choose(logits: torch.Tensor, chunks: Sequence[Chunk], sample_indices: Sequence[int]) -> Choice:
-    """`draw`, waited for."""
-    drawn = draw(logits, chunks, sample_indices)
-    token_ids = drawn.token_ids.tolist()
-    return Choice(token_ids, drawn.logprobs_of(token_ids), drawn.failed)
 
 
 def draw(logits: torch.Tensor, chunks: Sequence[Chunk], sample_indices: Sequence[int]) -> Draw:

@@ -18,7 +18,6 @@ from backend.runtime.attention import flex
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.attention.sdpa import SdpaAttention
 from backend.runtime.batch import build_step_tensors
-from backend.runtime.choosing import choose
 from backend.runtime.image_batches import largest_batch
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.native.weights import find_obstacle
@@ -28,6 +27,7 @@ from backend.service import build_service
 from backend.types import Chunk, SamplingParams
 from tests.equivalence.harness import Adapters, generate, limits, prompts_of, request_of
 from tests.gpu.pretended import DeviceTensor, PretendedGpu, pretended_gpu
+from tests.unit.runtime.chosen import choose
 from tests.unit.runtime.test_choosing import Allow, chunk, logits_of
 
 NUM_TOKENS = 6

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from backend.runtime.choosing import Choice, choose
 from backend.runtime.grammar_mask import unpack
 from backend.types import Chunk, SamplingParams
+from tests.unit.runtime.chosen import Choice, choose
 
 V = 50
 
