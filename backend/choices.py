@@ -21,6 +21,12 @@ from backend.types import Request, TokenLogprobs
 MAX_CHOICES = 16
 
 
+def let_in_together(requests: Sequence[Request]) -> tuple[Request, ...]:
+    """The first is let in only where the queue has places for all, so the others are not asked for theirs."""
+    first, *others = requests
+    return (replace(first, num_places=len(requests)), *(replace(other, num_places=0) for other in others))
+
+
 def requests_for(request: Request, num_choices: int) -> tuple[Request, ...]:
     """`request` and as many more like it as make `num_choices`: with ids, seeds and grammars of their own."""
     return (request, *(_another(request, index) for index in range(1, num_choices)))
@@ -59,12 +65,7 @@ class Choices:
         self._engine = engine
         self._tokenizer = tokenizer
         self._spoken = spoken
-        # The first is let in only where the queue has places for all, so the others are not asked for theirs.
-        first, *others = requests
-        self.requests = (
-            replace(first, num_places=len(requests)),
-            *(replace(other, num_places=0) for other in others),
-        )
+        self.requests = let_in_together(requests)
         self._arrived: asyncio.Queue[Piece | Exception | None] = asyncio.Queue()
         self._readers: list[asyncio.Task[None]] = []
         self.answers = [Answer(engine, self.requests[0], tokenizer, spoken)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from backend.choices import requests_for
+from backend.choices import let_in_together, requests_for
 from backend.server.completion_reply import CompletionReply
 from backend.server.completions_protocol import CompletionRequest, parse_completion_request, prompts_of
 from backend.server.errors import CLIENT_GONE
@@ -33,7 +32,8 @@ async def create_completion(http: HttpRequest, service: Service) -> Response:
         return Response(status_code=CLIENT_GONE)
     reply = CompletionReply(service.model_name, service.builder.vocabulary, prompt_alone=asked.max_tokens == 0)
     try:
-        for index, (request, echo) in enumerate(_together(built)):
+        requests = let_in_together([request for request, _ in built])
+        for index, (request, (_, echo)) in enumerate(zip(requests, built, strict=True)):
             reply.add(Answer(service.engine, request, service.tokenizer), echo)
             # The others ask for no places of their own, so they must not come where the first is refused.
             if not index and len(built) > 1 and not await before_disconnect(http, done(reply.admitted())):
@@ -44,15 +44,6 @@ async def create_completion(http: HttpRequest, service: Service) -> Response:
         raise
     include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
     return await send(http, reply, partial(reply.events, include_usage=include_usage) if asked.stream else None)
-
-
-def _together(built: list[tuple[Request, str | None]]) -> list[tuple[Request, str | None]]:
-    """The first request is let in only where the queue has places for all; the others are not asked for theirs."""
-    (first, echo), *others = built
-    return [
-        (replace(first, num_places=len(built)), echo),
-        *((replace(request, num_places=0), echo) for request, echo in others),
-    ]
 
 
 async def _build(
