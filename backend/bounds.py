@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from backend.config import EngineConfig
 from backend.errors import ConfigError
-from backend.types import SchedulerLimits
+from backend.types.scheduler import SchedulerLimits
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelSpec

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from backend.engine import Engine
 from backend.structured import TokenGrammar
 from backend.text import Answer
-from backend.types import Request, TokenLogprobs
+from backend.types.request import Request
+from backend.types.result import TokenLogprobs
 
 MAX_CHOICES = 16
 

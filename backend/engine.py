@@ -25,7 +25,8 @@ from backend.sched.scheduler import Scheduler
 from backend.step_loop import StepLoop
 from backend.step_runner import StepRunner
 from backend.stream import TokenStream
-from backend.types import Request, SchedulerLimits, SchedulerStats
+from backend.types.request import Request
+from backend.types.scheduler import SchedulerLimits, SchedulerStats
 from backend.waiters import Waiters
 
 log = logging.getLogger("watchword.engine")

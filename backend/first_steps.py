@@ -17,7 +17,9 @@ from backend.sched.latency_target import DEFAULT_STRETCH, LatencyTarget
 from backend.sched.scheduler import Scheduler
 from backend.startup import Enter, Phase, Say
 from backend.step_runner import StepRunner
-from backend.types import FinishReason, Request, SamplingParams, SchedulerLimits
+from backend.types.request import Request, SamplingParams
+from backend.types.result import FinishReason
+from backend.types.scheduler import SchedulerLimits
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter

@@ -17,7 +17,9 @@ from prometheus_client.metrics_core import Metric
 
 from backend.histogram import Histogram
 from backend.step_ring import StepRecord, StepRing, kv_usage
-from backend.types import FinishReason, RequestClass, SchedulerStats
+from backend.types.request import RequestClass
+from backend.types.result import FinishReason
+from backend.types.scheduler import SchedulerStats
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5, 10)
 _SLOW_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256)

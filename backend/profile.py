@@ -15,7 +15,8 @@ from backend.errors import Rejected
 from backend.sched.cost import CostModel
 from backend.sched.scheduler import Scheduler
 from backend.step_runner import StepRunner
-from backend.types import Prepared, Request, SamplingParams, SchedulerLimits
+from backend.types.request import Prepared, Request, SamplingParams
+from backend.types.scheduler import SchedulerLimits
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from backend.errors import Rejected
 from backend.models.adapter import ModelAdapter
-from backend.types import Prepared
+from backend.types.request import Prepared
 
 
 def encode_text(adapter: ModelAdapter, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:

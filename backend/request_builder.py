@@ -28,7 +28,7 @@ from backend.raw_text import decode_ids, encode_text, raw_prompt, token_strings
 from backend.sampling_rules import SamplingRules, check_wish
 from backend.structured import GrammarCompiler, Vocabulary
 from backend.tool_calls import find_format
-from backend.types import Grammar, Prepared, Request, RequestClass
+from backend.types.request import Grammar, Prepared, Request, RequestClass
 
 T = TypeVar("T")
 

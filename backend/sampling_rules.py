@@ -11,7 +11,7 @@ from typing import TypeVar
 from backend.conversation import SamplingDefaults, SamplingWish
 from backend.errors import Rejected
 from backend.models.adapter import ModelSpec
-from backend.types import Grammar, Prepared, SamplingParams
+from backend.types.request import Grammar, Prepared, SamplingParams
 
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ from backend.metrics import EngineMetrics
 from backend.sched.scheduler import Scheduler
 from backend.step_ring import record_of
 from backend.step_runner import Flight, StepRunner
-from backend.types import SchedulerStats, Step
+from backend.types.scheduler import SchedulerStats
+from backend.types.step import Step
 from backend.waiters import Waiters
 
 

@@ -6,7 +6,9 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from backend.types import SchedulerStats, Step, StepResult
+from backend.types.result import StepResult
+from backend.types.scheduler import SchedulerStats
+from backend.types.step import Step
 
 
 @dataclass(frozen=True, slots=True)

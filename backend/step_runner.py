@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from backend.types import Step, StepResult
+from backend.types.result import StepResult
+from backend.types.step import Step
 
 
 class Flight(Protocol):

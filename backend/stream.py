@@ -12,7 +12,7 @@ from collections import deque
 
 from backend.bell import Bell
 from backend.errors import EngineError
-from backend.types import TokenEvent
+from backend.types.result import TokenEvent
 
 
 class TokenStream:

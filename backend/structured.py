@@ -77,7 +77,7 @@ class Vocabulary:
 
 
 class TokenGrammar:
-    """`backend.types.Grammar` by llguidance, one request's alone. Rebuilds its state wherever a history departs."""
+    """A `Grammar` by llguidance, one request's alone. Rebuilds its state wherever a history departs."""
 
     def __init__(self, compiled: LLMatcher) -> None:
         self._compiled = compiled

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from backend.detokenize import Detokenizer, StopStrings
 from backend.engine import Engine
 from backend.errors import Cancelled, EngineError
-from backend.types import FinishReason, Request, TokenEvent, TokenLogprobs
+from backend.types.request import Request
+from backend.types.result import FinishReason, TokenEvent, TokenLogprobs
 
 
 class Answer:

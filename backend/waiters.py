@@ -17,7 +17,9 @@ from backend.bell import bell_of
 from backend.errors import EngineError
 from backend.metrics import EngineMetrics, RequestTimes
 from backend.stream import Courier, TokenStream
-from backend.types import FinishReason, Request, Step, TokenEvent
+from backend.types.request import Request
+from backend.types.result import FinishReason, TokenEvent
+from backend.types.step import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from backend.types import ImageInput, Prepared
+from backend.types.request import ImageInput, Prepared
 
 if TYPE_CHECKING:
     import torch

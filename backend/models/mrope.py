@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from backend.types import PositionRows
+from backend.types.request import PositionRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from backend.models.checkpoint import Checkpoint
-    from backend.types import ImageInput, ImageSpan, PositionRows
+    from backend.types.request import ImageInput, ImageSpan, PositionRows
 
 LONGEST_RATIO = 200
 """Of a picture's sides; the processor refuses longer ones."""

@@ -11,7 +11,7 @@ from backend.errors import Rejected
 from backend.models import chat_template
 from backend.models.hf_adapter import HfAdapter
 from backend.models.prompt_text import PromptText
-from backend.types import ImageInput, Prepared
+from backend.types.request import ImageInput, Prepared
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from backend.models.checkpoint import Checkpoint
     from backend.models.sliced import SlicedTower
-    from backend.types import ImageInput
+    from backend.types.request import ImageInput
 
 
 class TiledVision(VisionLanguageAdapter):

@@ -18,7 +18,7 @@ from backend.errors import ModelLoadError, Rejected
 from backend.models import chat_template
 from backend.models.hf_adapter import HfAdapter
 from backend.models.prompt_text import PromptText
-from backend.types import ImageInput, ImageSpan, Prepared
+from backend.types.request import ImageInput, ImageSpan, Prepared
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from backend.models.adapter import Message
     from backend.models.checkpoint import Checkpoint
-    from backend.types import PositionRows
+    from backend.types.request import PositionRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.upload import upload
-from backend.types import Chunk, EmbedSlice
+from backend.types.step import Chunk, EmbedSlice
 
 
 @dataclass(frozen=True, slots=True)

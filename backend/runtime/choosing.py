@@ -16,7 +16,9 @@ from backend.runtime.logprobs import read_logprobs
 from backend.runtime.penalties import penalize
 from backend.runtime.sampler import GREEDY_BELOW, sample, uniform
 from backend.runtime.upload import upload
-from backend.types import Chunk, SamplingParams, TokenLogprobs
+from backend.types.request import SamplingParams
+from backend.types.result import TokenLogprobs
+from backend.types.step import Chunk
 
 
 @dataclass(frozen=True, slots=True)

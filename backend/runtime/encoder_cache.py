@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from backend.types import EncodeSlice, ImageInput
+from backend.types.request import ImageInput
+from backend.types.step import EncodeSlice
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter

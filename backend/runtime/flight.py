@@ -12,7 +12,8 @@ from backend.runtime.download import Download
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.sampler import INVALID_TOKEN_ID
 from backend.runtime.upload import upload
-from backend.types import Chunk, PromptLogprobs, Step, StepResult, TokenLogprobs
+from backend.types.result import PromptLogprobs, StepResult, TokenLogprobs
+from backend.types.step import Chunk, Step
 
 
 @dataclass(slots=True)

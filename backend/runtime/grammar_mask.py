@@ -1,6 +1,6 @@
 """Grammars of single rows, put into their logits: what may not come next gets -inf.
 
-The grammar itself is opaque (`backend.types.Grammar`); one that fails does so for its own request alone.
+The grammar itself is opaque (`backend.types.request.Grammar`); one that fails does so for its own request alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from backend.runtime.upload import upload_bytes
-from backend.types import Chunk
+from backend.types.step import Chunk
 
 _MAX_REASON_LEN = 200
 

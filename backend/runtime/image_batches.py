@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from backend.models.adapter import ModelAdapter
-    from backend.types import ImageInput
+    from backend.types.request import ImageInput
 
 MOST_IMAGES = 8
 _SIDE = 512

@@ -13,7 +13,7 @@ import torch
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelSpec
-    from backend.types import Chunk
+    from backend.types.step import Chunk
 
 VECTOR_SLACK = 64
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from backend.runtime.upload import upload
-from backend.types import TokenLogprobs
+from backend.types.result import TokenLogprobs
 
 LEAST_LOGPROB = -9999.0
 """Stands for a token that cannot come at all: JSON has no infinity."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from backend.runtime.upload import upload
-from backend.types import Chunk
+from backend.types.step import Chunk
 
 
 def penalize(logits: torch.Tensor, chunks: Sequence[Chunk]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from backend.runtime.logprobs import read_logprobs
-from backend.types import Chunk, PromptLogprobs, TokenLogprobs
+from backend.types.result import PromptLogprobs, TokenLogprobs
+from backend.types.step import Chunk
 
 ROWS_AT_ONCE = 64
 """Rows whose logits are made together: those of a whole prompt would take its length times the vocabulary."""

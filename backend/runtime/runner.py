@@ -21,7 +21,8 @@ from backend.runtime.kv_pool import KvPool
 from backend.runtime.prompt_logprobs import score_prompts
 from backend.runtime.text_backend import make_text
 from backend.runtime.upload import upload
-from backend.types import AWAITED_TOKEN_ID, Chunk, Step, StepResult
+from backend.types.result import StepResult
+from backend.types.step import AWAITED_TOKEN_ID, Chunk, Step
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from backend.runtime.upload import upload
-from backend.types import SamplingParams
+from backend.types.request import SamplingParams
 
 INVALID_TOKEN_ID = -1
 """Stands for a row whose logits were not numbers."""

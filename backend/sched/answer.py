@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from backend.sched.sequence import Sequence
-from backend.types import FinishReason, TokenEvent, TokenLogprobs
+from backend.types.result import FinishReason, TokenEvent, TokenLogprobs
 
 
 def num_open(seq: Sequence, context_len: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from backend.sched.sequence import Sequence
-from backend.types import Chunk, EncodeSlice, Step
+from backend.types.step import Chunk, EncodeSlice, Step
 
 
 class Booking:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from backend.sched.slice_costs import SliceCosts
-from backend.types import Chunk, Step
+from backend.types.step import Chunk, Step
 
 _SCALES = (1.0, 8.0, 64.0, 4096.0, 262144.0)
 """What counts as much of each part, so that the fit's matrix is of one order of magnitude."""

@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from backend.types import EncodeSlice, ImageInput
+from backend.types.request import ImageInput
+from backend.types.step import EncodeSlice
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from backend.sched.encoder_ledger import EncoderLedger
 from backend.sched.sequence import Sequence
 from backend.sched.slice_costs import SliceCosts
-from backend.types import EncodeSlice, ImageInput
+from backend.types.request import ImageInput
+from backend.types.step import EncodeSlice
 
 
 @dataclass(frozen=True, slots=True)

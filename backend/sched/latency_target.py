@@ -14,7 +14,7 @@ from backend.sched.cost import CostModel, Work, work_of
 from backend.sched.room import divide, drafts_within, has_need
 from backend.sched.sequence import Sequence
 from backend.sched.view import Lane, View
-from backend.types import Step
+from backend.types.step import Step
 
 IDLE_STRETCH = 4.0
 """How many targets a step may take while nobody waits for a next token; not more, for a chat may arrive."""

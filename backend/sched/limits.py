@@ -6,7 +6,8 @@ Whatever passes here can run to its end if it is alone, so that the scheduler ne
 from __future__ import annotations
 
 from backend.errors import ConfigError, Rejected
-from backend.types import Request, SchedulerLimits
+from backend.types.request import Request
+from backend.types.scheduler import SchedulerLimits
 
 
 def context_len(limits: SchedulerLimits) -> int:

@@ -15,7 +15,7 @@ from backend.sched.latency_target import LatencyTarget
 from backend.sched.room import Share, divide, drafts_within, has_need
 from backend.sched.sequence import Sequence
 from backend.sched.view import Lane, View
-from backend.types import Step
+from backend.types.step import Step
 
 BUSY_ROOM_S = 0.010
 """Time in a step beside decodes, where those take less: for encoder slices, and for prompts whose budget is by time."""

@@ -25,16 +25,10 @@ from backend.sched.roster import Roster
 from backend.sched.sequence import SeqState, Sequence
 from backend.sched.speculator import Speculator, dealt
 from backend.sched.view import View
-from backend.types import (
-    FinishReason,
-    Request,
-    SchedulerLimits,
-    SchedulerStats,
-    Step,
-    StepResult,
-    TokenEvent,
-    TokenLogprobs,
-)
+from backend.types.request import Request
+from backend.types.result import FinishReason, StepResult, TokenEvent, TokenLogprobs
+from backend.types.scheduler import SchedulerLimits, SchedulerStats
+from backend.types.step import Step
 
 
 class Scheduler:

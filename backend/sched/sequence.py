@@ -12,16 +12,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from backend.sched.blocks import BlockKey, BlockTable
-from backend.types import (
-    AWAITED_TOKEN_ID,
-    Chunk,
-    EmbedSlice,
-    ImageInput,
-    ImageSpan,
-    PositionRows,
-    Request,
-    RequestClass,
-)
+from backend.types.request import ImageInput, ImageSpan, PositionRows, Request, RequestClass
+from backend.types.step import AWAITED_TOKEN_ID, Chunk, EmbedSlice
 
 if TYPE_CHECKING:
     from backend.sched.speculator import Guesser

@@ -11,7 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from backend.types import EncodeSlice, ImageInput
+from backend.types.request import ImageInput
+from backend.types.step import EncodeSlice
 
 _GAIN = 0.3
 """How far a timing moves what is known of its slice, which comes but once in a picture."""

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from backend.sched.sequence import Sequence
-from backend.types import EncodeSlice
+from backend.types.step import EncodeSlice
 
 
 @dataclass(frozen=True, slots=True)

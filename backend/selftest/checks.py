@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from backend.runtime.runner import build_runner
 from backend.selftest.drive import Outcome, drive
-from backend.types import Request, SchedulerLimits
+from backend.types.request import Request
+from backend.types.scheduler import SchedulerLimits
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter

@@ -13,7 +13,10 @@ from backend.errors import EngineError
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.selftest.guesses import WildSpeculator
-from backend.types import FinishReason, PromptLogprobs, Request, SchedulerLimits, SchedulerStats, Step
+from backend.types.request import Request
+from backend.types.result import FinishReason, PromptLogprobs
+from backend.types.scheduler import SchedulerLimits, SchedulerStats
+from backend.types.step import Step
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter

@@ -23,7 +23,7 @@ from backend.selftest.compare import MARGINS, Difference, differences
 from backend.selftest.prompts import Prompt, default_prompts
 from backend.selftest.reference import Expected, Reference
 from backend.selftest.report import CheckResult, Report, Status
-from backend.types import Request, SamplingParams
+from backend.types.request import Request, SamplingParams
 
 if TYPE_CHECKING:
     from backend.models.adapter import ModelAdapter

@@ -19,7 +19,8 @@ from backend.server.token_logprobs import told_logprobs
 from backend.structured import Vocabulary
 from backend.tool_calls import ToolFormat
 from backend.tool_reader import CallPiece, ToolReader
-from backend.types import FinishReason, Request
+from backend.types.request import Request
+from backend.types.result import FinishReason
 
 
 class ChatChoice:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from openai.types.completion_choice import Logprobs
 
 from backend.structured import Vocabulary
-from backend.types import TokenLogprobs
+from backend.types.result import TokenLogprobs
 
 
 class _Token(NamedTuple):

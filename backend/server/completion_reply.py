@@ -18,7 +18,7 @@ from backend.server.errors import describe
 from backend.server.event_stream import AnswerLog
 from backend.structured import Vocabulary
 from backend.text import Answer
-from backend.types import FinishReason
+from backend.types.result import FinishReason
 
 
 class Piece(NamedTuple):

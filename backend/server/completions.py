@@ -17,7 +17,7 @@ from backend.server.sampling import wish_of
 from backend.server.sending import send
 from backend.service import Service
 from backend.text import Answer
-from backend.types import Request, RequestClass
+from backend.types.request import Request, RequestClass
 
 DEFAULT_MAX_TOKENS = 16
 """The OpenAI API's own, for this endpoint alone."""

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from backend.errors import Rejected
 from backend.server.errors import ApiError
 from backend.service import Service
-from backend.types import RequestClass
+from backend.types.request import RequestClass
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from backend.server.token_logprobs import told_logprobs
 from backend.structured import Vocabulary
 from backend.text import Answer
 from backend.tool_calls import ToolFormat
-from backend.types import FinishReason
+from backend.types.result import FinishReason
 
 
 class ResponseReply:

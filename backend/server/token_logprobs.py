@@ -8,7 +8,7 @@ from openai.types.chat import ChatCompletionTokenLogprob
 from openai.types.chat.chat_completion_token_logprob import TopLogprob
 
 from backend.structured import Vocabulary
-from backend.types import TokenLogprobs
+from backend.types.result import TokenLogprobs
 
 
 def told_logprobs(logprobs: Sequence[TokenLogprobs], vocabulary: Vocabulary) -> list[ChatCompletionTokenLogprob]:

@@ -25,7 +25,10 @@ from backend.request_builder import RequestBuilder
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.service import Service
-from backend.types import Chunk, ImageInput, ImageSpan, Prepared, SchedulerLimits, Step, StepResult
+from backend.types.request import ImageInput, ImageSpan, Prepared
+from backend.types.result import StepResult
+from backend.types.scheduler import SchedulerLimits
+from backend.types.step import Chunk, Step
 
 EOS, IMAGE = "<eos>", "<image>"
 NUM_EMBEDS = 4

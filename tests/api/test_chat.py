@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from backend.conversation import SamplingDefaults
-from backend.types import RequestClass
+from backend.types.request import RequestClass
 from tests.api.conftest import Live, Scripted
 from tests.api.scripted import scripted_limits
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backend.types import SchedulerStats
+from backend.types.scheduler import SchedulerStats
 from tests.api.conftest import Scripted
 from tests.api.scripted import scripted_limits
 from tests.api.test_images import data_uri

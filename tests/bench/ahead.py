@@ -19,7 +19,8 @@ from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.server.__main__ import SWITCH_S
 from backend.step_runner import Flight
-from backend.types import Step, StepResult
+from backend.types.result import StepResult
+from backend.types.step import Step
 from tests.bench.overhead import CLOCK, NUM_STEPS, IdleText, answer, limits_of
 from tests.unit.runtime.toy import ToyAdapter
 

@@ -19,7 +19,7 @@ from PIL import Image
 from backend.models.adapter import ModelAdapter
 from backend.models.registry import load
 from backend.runtime.native.encoder_choice import choose_encoder
-from backend.types import ImageInput
+from backend.types.request import ImageInput
 
 
 def main() -> None:

@@ -38,7 +38,8 @@ from backend.server.app import create_app
 from backend.server.port import take_port
 from backend.server.serving import Server
 from backend.service import Service, build_service
-from backend.types import Prepared, Request, SamplingParams, SchedulerLimits
+from backend.types.request import Prepared, Request, SamplingParams
+from backend.types.scheduler import SchedulerLimits
 from tests.api.scripted import ScriptedAdapter, ScriptedRunner, scripted_limits, scripted_service
 from tests.bench.one_stream import PATH
 from tests.unit.runtime.toy import ToyAdapter

@@ -17,7 +17,8 @@ from backend.models.registry import load
 from backend.runtime.runner import Runner, build_runner
 from backend.sched.policy import StallFree
 from backend.sched.scheduler import Scheduler
-from backend.types import Request, SamplingParams, SchedulerLimits
+from backend.types.request import Request, SamplingParams
+from backend.types.scheduler import SchedulerLimits
 
 NUM_GUESSES, NUM_TOKENS, NUM_TURNS = 6, 96, 3
 REPORTS = (

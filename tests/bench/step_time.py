@@ -17,7 +17,8 @@ from backend.models.registry import load
 from backend.runtime.batch import build_step_tensors
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.text_backend import TEXT_BACKENDS, make_text
-from backend.types import Chunk, SamplingParams
+from backend.types.request import SamplingParams
+from backend.types.step import Chunk
 
 BLOCK_SIZE, CONTEXT = 16, 200
 SHAPES = (("decode 1", 1, 1), ("decode 2", 2, 1), ("decode 8", 8, 1), ("prefill 64", 1, 64), ("prefill 256", 1, 256))

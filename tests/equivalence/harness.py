@@ -18,7 +18,8 @@ from backend.selftest.drive import Outcome, drive
 from backend.selftest.prompts import Prompt
 from backend.selftest.prompts import noise as picture
 from backend.selftest.reference import Expected, Reference
-from backend.types import Request, SamplingParams, SchedulerLimits
+from backend.types.request import Request, SamplingParams
+from backend.types.scheduler import SchedulerLimits
 from tests.fuzz.machine import Machine
 
 Adapters = Callable[[str], ModelAdapter]

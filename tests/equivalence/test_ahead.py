@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.sched.policy import POLICIES
-from backend.types import AWAITED_TOKEN_ID
+from backend.types.step import AWAITED_TOKEN_ID
 from tests.equivalence.harness import (
     TEXT_MODELS,
     TEXT_PROMPTS,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backend.runtime.encoder_cache import EncoderCache
-from backend.types import EncodeSlice
+from backend.types.step import EncodeSlice
 from tests.equivalence.harness import (
     ATOMIC_FAMILIES,
     FAMILIES,

@@ -13,7 +13,7 @@ from backend.runtime import runner
 from backend.runtime.attention.base import AttentionInputs
 from backend.runtime.attention.sdpa import SdpaAttention, SdpaPlan
 from backend.runtime.batch import StepTensors, build_step_tensors
-from backend.types import Chunk
+from backend.types.step import Chunk
 from tests.equivalence.harness import (
     ATOMIC_FAMILIES,
     FAMILIES,

@@ -15,7 +15,7 @@ from backend.runtime import runner
 from backend.runtime.batch import StepTensors, build_step_tensors
 from backend.runtime.native.compiler import find_native_obstacle
 from backend.runtime.native.weights import FAMILIES as COMPILED
-from backend.types import Chunk
+from backend.types.step import Chunk
 from tests.checkpoints import TEXT_SHAPE, build_tokenizer
 from tests.equivalence import harness
 from tests.equivalence.harness import (

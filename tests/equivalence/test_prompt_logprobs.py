@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from backend.models.adapter import ModelAdapter
-from backend.types import Request, TokenLogprobs
+from backend.types.request import Request
+from backend.types.result import TokenLogprobs
 from tests.equivalence.harness import TEXT_PROMPTS, Adapters, generate, limits, request_of, tight_limits
 
 NUM_TOP = 3

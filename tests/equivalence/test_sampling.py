@@ -12,7 +12,8 @@ import pytest
 from backend.conversation import Constraint
 from backend.models.adapter import ModelAdapter
 from backend.structured import GrammarCompiler, TokenGrammar, Vocabulary
-from backend.types import Request, TokenLogprobs
+from backend.types.request import Request
+from backend.types.result import TokenLogprobs
 from tests.equivalence.harness import TEXT_PROMPTS, Adapters, generate, limits, request_of, tight_limits
 
 SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 50}

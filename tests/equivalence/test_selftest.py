@@ -16,7 +16,7 @@ from backend.selftest.compare import differences, first_difference
 from backend.selftest.reference import Expected
 from backend.selftest.report import Report, Status
 from backend.selftest.selftest import Selftest
-from backend.types import Chunk
+from backend.types.step import Chunk
 from tests.equivalence.test_mutants import image_row_counted_from_the_chunk, position_off_by_one
 from ui.cli import execute
 

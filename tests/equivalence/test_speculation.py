@@ -15,7 +15,7 @@ from backend.runtime import flight, runner
 from backend.runtime.batch import StepTensors, build_step_tensors
 from backend.sched.policy import POLICIES
 from backend.sched.speculator import Speculator
-from backend.types import Chunk
+from backend.types.step import Chunk
 from tests.equivalence.harness import (
     TEXT_MODELS,
     Adapters,

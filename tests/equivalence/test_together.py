@@ -9,7 +9,7 @@ import pytest
 
 from backend.selftest.drive import Outcome
 from backend.selftest.prompts import Prompt, noise
-from backend.types import SchedulerLimits
+from backend.types.scheduler import SchedulerLimits
 from tests.equivalence.harness import (
     NUM_TOKENS,
     Adapters,

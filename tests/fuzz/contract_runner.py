@@ -3,7 +3,7 @@
 KV is a dictionary slot -> cell, where a cell says what that KV was computed from: its token, its image row, and
 everything before it. Executing a Step writes the cells of its chunks, then reads every chunk's whole visible context
 back and compares it with the request's own tokens and images, so that any wrong sharing, overwriting or skipping shows
-itself. All other promises of `backend.types.Step` are checked on the way. A broken promise raises AssertionError.
+itself. All other promises of `backend.types.step.Step` are checked on the way. A broken promise raises AssertionError.
 
 The sampled token is a hash of the context, so that a request's answer does not depend on how it was scheduled. With
 seed `COPIES` it is, but for every tenth or so, what the prompt says at the same place: an answer that can be guessed.
@@ -20,18 +20,10 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
 
-from backend.types import (
-    AWAITED_TOKEN_ID,
-    Chunk,
-    EncodeSlice,
-    FinishReason,
-    ImageInput,
-    Request,
-    SchedulerLimits,
-    Step,
-    StepResult,
-    TokenEvent,
-)
+from backend.types.request import ImageInput, Request
+from backend.types.result import FinishReason, StepResult, TokenEvent
+from backend.types.scheduler import SchedulerLimits
+from backend.types.step import AWAITED_TOKEN_ID, Chunk, EncodeSlice, Step
 
 VOCAB_SIZE = 61
 COPIES = 2

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from backend.sched.cost import work_of
-from backend.types import Step
+from backend.types.step import Step
 
 
 @dataclass

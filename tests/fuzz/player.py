@@ -13,7 +13,9 @@ from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState
 from backend.sched.view import Lane, View
 from backend.selftest.guesses import WildSpeculator
-from backend.types import FinishReason, Request, Step, StepResult, TokenEvent
+from backend.types.request import Request
+from backend.types.result import FinishReason, StepResult, TokenEvent
+from backend.types.step import Step
 from tests.fuzz.contract_runner import VOCAB_SIZE, ContractRunner, expected_answer
 from tests.fuzz.machine import Machine
 from tests.fuzz.traces import Trace, never_fits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from backend.sched.scheduler import Scheduler
-from backend.types import Step
+from backend.types.step import Step
 from tests.fuzz.player import play
 from tests.fuzz.traces import make_trace
 

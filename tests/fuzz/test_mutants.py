@@ -22,7 +22,9 @@ from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState, Sequence
 from backend.sched.slice_costs import SliceCosts
 from backend.sched.view import Lane
-from backend.types import Chunk, EncodeSlice, ImageInput, StepResult, TokenEvent
+from backend.types.request import ImageInput
+from backend.types.result import StepResult, TokenEvent
+from backend.types.step import Chunk, EncodeSlice
 from tests.fuzz.player import play
 from tests.fuzz.traces import make_trace
 

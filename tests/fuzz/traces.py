@@ -7,15 +7,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from backend.sched.policy import POLICIES
-from backend.types import (
-    ImageInput,
-    ImageSpan,
-    Prepared,
-    Request,
-    RequestClass,
-    SamplingParams,
-    SchedulerLimits,
-)
+from backend.types.request import ImageInput, ImageSpan, Prepared, Request, RequestClass, SamplingParams
+from backend.types.scheduler import SchedulerLimits
 from tests.fuzz.contract_runner import COPIES, IMAGE_TOKEN, VOCAB_SIZE
 from tests.fuzz.machine import Machine
 

@@ -20,7 +20,8 @@ from backend.runtime.runner import Runner
 from backend.runtime.text_backend import make_text
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
-from backend.types import Prepared, Request, SamplingParams, SchedulerLimits
+from backend.types.request import Prepared, Request, SamplingParams
+from backend.types.scheduler import SchedulerLimits
 from tests.gpu.flights import landings
 from tests.gpu.made_models import Made, Shape, make_exact
 from tests.gpu.prompts import mixed_prompts

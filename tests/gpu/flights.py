@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from backend.runtime.runner import Runner
 from backend.sched.scheduler import Scheduler
-from backend.types import Step, StepResult
+from backend.types.result import StepResult
+from backend.types.step import Step
 
 
 def landings(scheduler: Scheduler, runner: Runner, *, ahead: bool) -> Iterator[tuple[Step, StepResult]]:

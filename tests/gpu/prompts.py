@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from backend.models.vision_language import VisionLanguageAdapter
-from backend.types import ImageInput, ImageSpan, Prepared
+from backend.types.request import ImageInput, ImageSpan, Prepared
 from tests.gpu.made_models import IMAGE_TOKEN, Made
 
 

@@ -11,7 +11,8 @@ import torch
 from backend.models.adapter import encoded
 from backend.runtime.closeness import MAX_ERROR, relative_error
 from backend.runtime.runner import Runner
-from backend.types import Chunk, SamplingParams, Step
+from backend.types.request import SamplingParams
+from backend.types.step import Chunk, Step
 from tests.gpu.made_models import Made
 from tests.gpu.prompts import picture_prompt, random_ids
 from tests.gpu.rates import Rates, percentile, settle, timed

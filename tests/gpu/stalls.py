@@ -11,7 +11,8 @@ import torch
 from backend.runtime.runner import Runner
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
-from backend.types import Prepared, Request, RequestClass, SamplingParams, SchedulerLimits
+from backend.types.request import Prepared, Request, RequestClass, SamplingParams
+from backend.types.scheduler import SchedulerLimits
 from tests.gpu.made_models import Made
 from tests.gpu.prompts import picture_prompt, text_prompt
 from tests.gpu.rates import percentile

@@ -24,7 +24,8 @@ from backend.runtime.native.weights import find_obstacle
 from backend.runtime.runner import build_runner
 from backend.selftest.drive import drive
 from backend.service import build_service
-from backend.types import Chunk, SamplingParams
+from backend.types.request import SamplingParams
+from backend.types.step import Chunk
 from tests.equivalence.harness import Adapters, generate, limits, prompts_of, request_of
 from tests.gpu.pretended import DeviceTensor, PretendedGpu, pretended_gpu
 from tests.unit.runtime.chosen import choose

@@ -15,16 +15,10 @@ from backend.errors import Cancelled, ConfigError, EngineDead, EngineError, Over
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
 from backend.stream import TokenStream
-from backend.types import (
-    FinishReason,
-    Request,
-    RequestClass,
-    SamplingParams,
-    SchedulerLimits,
-    Step,
-    StepResult,
-    TokenEvent,
-)
+from backend.types.request import Request, RequestClass, SamplingParams
+from backend.types.result import FinishReason, StepResult, TokenEvent
+from backend.types.scheduler import SchedulerLimits
+from backend.types.step import Step
 from tests.api.scripted import EOS, Landed, ScriptedAdapter, ScriptedRunner, scripted_limits
 
 ADAPTER = ScriptedAdapter()

@@ -13,7 +13,10 @@ from backend.profile import Profile
 from backend.sched.cost import CostModel
 from backend.sched.policy import StallFree
 from backend.sched.scheduler import Scheduler
-from backend.types import Prepared, Request, SamplingParams, SchedulerLimits, Step, StepResult
+from backend.types.request import Prepared, Request, SamplingParams
+from backend.types.result import StepResult
+from backend.types.scheduler import SchedulerLimits
+from backend.types.step import Step
 from tests.api.scripted import ScriptedAdapter, ScriptedRunner, scripted_limits
 from tests.fuzz.machine import Machine
 

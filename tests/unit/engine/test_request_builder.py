@@ -19,7 +19,7 @@ from backend.conversation import Conversation, ImagePart, SamplingWish
 from backend.errors import Cancelled
 from backend.models.adapter import Message
 from backend.request_builder import LIGHT_CHARS, RequestBuilder
-from backend.types import Prepared, RequestClass
+from backend.types.request import Prepared, RequestClass
 from tests.api.scripted import ScriptedAdapter
 
 LONG = 1 << 22

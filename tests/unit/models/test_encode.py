@@ -13,7 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from backend.models.adapter import ModelAdapter
 from backend.models.vision_language import ProcessedImage
-from backend.types import ImageInput
+from backend.types.request import ImageInput
 from tests.equivalence.harness import picture
 
 Adapters = Callable[[str], ModelAdapter]

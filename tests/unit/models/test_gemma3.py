@@ -15,7 +15,7 @@ from backend.errors import Rejected
 from backend.models.adapter import ModelAdapter
 from backend.models.registry import load
 from backend.sched.limits import check_request
-from backend.types import Request, SamplingParams
+from backend.types.request import Request, SamplingParams
 from tests.equivalence.harness import limits, picture
 from tests.unit.models.test_encode import MESSAGES, image_of, run
 

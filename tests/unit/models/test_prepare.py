@@ -13,7 +13,7 @@ from transformers import AutoProcessor
 
 from backend.errors import Rejected
 from backend.models.adapter import ModelAdapter
-from backend.types import ImageSpan, Prepared
+from backend.types.request import ImageSpan, Prepared
 from tests.equivalence.harness import picture
 
 Adapters = Callable[[str], ModelAdapter]

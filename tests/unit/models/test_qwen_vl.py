@@ -23,7 +23,7 @@ from backend.models.patch_layout import Cost, Pace
 from backend.models.qwen_vl import embeds_bounds
 from backend.models.registry import load
 from backend.sched.limits import check_request
-from backend.types import Request, SamplingParams
+from backend.types.request import Request, SamplingParams
 from tests.equivalence.harness import limits, picture
 from tests.pace import SLOW
 from tests.unit.models.test_encode import MESSAGES, image_of, run, theirs

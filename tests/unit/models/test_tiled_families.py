@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from backend.models.adapter import ModelAdapter
-from backend.types import ImageInput
+from backend.types.request import ImageInput
 from tests.equivalence.harness import picture
 
 Adapters = Callable[[str], ModelAdapter]

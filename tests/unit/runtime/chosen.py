@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from backend.runtime.choosing import draw
-from backend.types import Chunk, TokenLogprobs
+from backend.types.result import TokenLogprobs
+from backend.types.step import Chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from backend.runtime.batch import build_step_tensors
-from backend.types import Chunk, EmbedSlice, SamplingParams
+from backend.types.request import SamplingParams
+from backend.types.step import Chunk, EmbedSlice
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 

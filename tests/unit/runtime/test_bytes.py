@@ -16,7 +16,8 @@ from backend.runtime.runner import Runner
 from backend.runtime.text_backend import make_text
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
-from backend.types import ImageInput, ImageSpan, Prepared, Request, SamplingParams, SchedulerLimits
+from backend.types.request import ImageInput, ImageSpan, Prepared, Request, SamplingParams
+from backend.types.scheduler import SchedulerLimits
 from tests.unit.runtime.toy import HIDDEN, ToyAdapter, rows
 
 MACHINE = Hardware("cpu", "CPU", 2**34, 2**33, 2)

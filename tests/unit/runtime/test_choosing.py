@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from backend.runtime.grammar_mask import unpack
-from backend.types import Chunk, SamplingParams
+from backend.types.request import SamplingParams
+from backend.types.step import Chunk
 from tests.unit.runtime.chosen import Choice, choose
 
 V = 50

@@ -11,7 +11,7 @@ import torch
 
 from backend.models.registry import load
 from backend.runtime.image_batches import largest_batch
-from backend.types import ImageInput
+from backend.types.request import ImageInput
 
 
 @pytest.fixture

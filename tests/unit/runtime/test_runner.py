@@ -15,7 +15,9 @@ from backend.runtime.encoder_cache import EncoderCache
 from backend.runtime.kv_pool import KvPool
 from backend.runtime.runner import Runner, build_runner
 from backend.runtime.text_backend import make_text
-from backend.types import Chunk, EmbedSlice, EncodeSlice, ImageInput, SamplingParams, Step, StepResult
+from backend.types.request import ImageInput, SamplingParams
+from backend.types.result import StepResult
+from backend.types.step import Chunk, EmbedSlice, EncodeSlice, Step
 from tests.unit.runtime.toy import ToyAdapter, image, rows
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from backend.runtime.sampler import INVALID_TOKEN_ID, likeliest, sample, uniform
-from backend.types import SamplingParams
+from backend.types.request import SamplingParams
 
 PROBABILITIES = torch.tensor([0.05, 0.4, 0.25, 0.2, 0.1])
 LOGITS = PROBABILITIES.log()

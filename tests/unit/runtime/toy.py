@@ -9,7 +9,7 @@ import torch
 
 from backend.models.adapter import Message, ModelSpec, TextParts
 from backend.runtime.attention.base import StepAttention
-from backend.types import ImageInput, Prepared
+from backend.types.request import ImageInput, Prepared
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -10,18 +10,10 @@ from backend.sched.blocks import BlockPool, BlockTable
 from backend.sched.policy import Policy, make_policy
 from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import Sequence
-from backend.types import (
-    FinishReason,
-    ImageInput,
-    ImageSpan,
-    Prepared,
-    Request,
-    RequestClass,
-    SamplingParams,
-    SchedulerLimits,
-    Step,
-    TokenEvent,
-)
+from backend.types.request import ImageInput, ImageSpan, Prepared, Request, RequestClass, SamplingParams
+from backend.types.result import FinishReason, TokenEvent
+from backend.types.scheduler import SchedulerLimits
+from backend.types.step import Step
 from tests.fuzz.contract_runner import ContractRunner
 
 INTERACTIVE, BACKGROUND = RequestClass.INTERACTIVE, RequestClass.BACKGROUND

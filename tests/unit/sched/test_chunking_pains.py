@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from backend.errors import Rejected
-from backend.types import FinishReason, ImageInput, Prepared, Request, SamplingParams
+from backend.types.request import ImageInput, Prepared, Request, SamplingParams
+from backend.types.result import FinishReason
 from tests.fuzz.contract_runner import expected_answer
 from tests.unit.sched.builders import BACKGROUND, World, booked, encoded, image, request
 

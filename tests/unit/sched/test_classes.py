@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from backend.sched.policy import POLICIES
-from backend.types import FinishReason
+from backend.types.result import FinishReason
 from tests.unit.sched.builders import BACKGROUND, World, booked, encoded, image, request
 
 

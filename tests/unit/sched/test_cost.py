@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 from backend.sched.cost import CostModel, StepCost, Work, solve_non_negative, work_of
-from backend.types import Chunk, EncodeSlice, SamplingParams, Step
+from backend.types.request import SamplingParams
+from backend.types.step import Chunk, EncodeSlice, Step
 from tests.fuzz.machine import Machine
 from tests.unit.sched.builders import image
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from backend.types import EncodeSlice, ImageInput, Request, Step
+from backend.types.request import ImageInput, Request
+from backend.types.step import EncodeSlice, Step
 from tests.unit.sched.builders import BACKGROUND, World, encoded, request
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from backend.types import FinishReason
+from backend.types.result import FinishReason
 from tests.unit.sched.builders import BACKGROUND, World, booked, encoded, image, request
 
 CAT, DOG = image("cat", num_slices=3), image("dog", num_slices=3)

@@ -15,7 +15,8 @@ from backend.sched.room import FLOOR_TOKENS
 from backend.sched.scheduler import Scheduler
 from backend.sched.sequence import SeqState, Sequence
 from backend.sched.view import View
-from backend.types import EncodeSlice, Step, StepResult
+from backend.types.result import StepResult
+from backend.types.step import EncodeSlice, Step
 from tests.fuzz.machine import Machine
 from tests.unit.sched.builders import BACKGROUND, LIMITS, World, booked, encoded, image, request, sequence
 from tests.unit.sched.test_cost import learn, mixed_steps, step_of

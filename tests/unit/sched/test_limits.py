@@ -9,7 +9,7 @@ from backend.errors import ConfigError, Overloaded, Rejected
 from backend.sched.limits import context_len
 from backend.sched.policy import make_policy
 from backend.sched.scheduler import Scheduler
-from backend.types import Prepared, Request, SamplingParams
+from backend.types.request import Prepared, Request, SamplingParams
 from tests.unit.sched.builders import LIMITS, World, image, request
 
 

@@ -10,7 +10,7 @@ from backend.sched.cost import CostModel
 from backend.sched.policy import POLICIES, make_policy
 from backend.sched.sequence import SeqState, Sequence
 from backend.sched.view import Lane, View
-from backend.types import EncodeSlice
+from backend.types.step import EncodeSlice
 from tests.unit.sched.builders import BACKGROUND, World, booked, image, request, sequence
 from tests.unit.sched.test_cost import step_of
 from tests.unit.sched.test_latency_target import CAT, learned, view

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend.types import ImageInput
+from backend.types.request import ImageInput
 from tests.unit.sched.builders import World, booked, encoded, image, request
 
 CAT, DOG = image("cat", 6), image("dog", 6)

@@ -12,7 +12,7 @@ from backend.sched.room import FLOOR_TOKENS, divide, drafts_within, has_need
 from backend.sched.sequence import SeqState, Sequence
 from backend.sched.slice_costs import SliceCosts
 from backend.sched.view import View
-from backend.types import EncodeSlice
+from backend.types.step import EncodeSlice
 from tests.fuzz.machine import Machine
 from tests.unit.sched.builders import BACKGROUND, World, booked, image, request, sequence
 from tests.unit.sched.test_cost import learn, mixed_steps, step_of

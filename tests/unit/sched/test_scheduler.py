@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backend.sched.policy import POLICIES
-from backend.types import FinishReason, StepResult, TokenEvent
+from backend.types.result import FinishReason, StepResult, TokenEvent
 from tests.fuzz.contract_runner import VOCAB_SIZE, expected_answer
 from tests.unit.sched.builders import World, booked, image, request
 

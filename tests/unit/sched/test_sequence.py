@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from backend.sched.sequence import MOVES, SeqState
-from backend.types import EmbedSlice, ImageInput, ImageSpan, Prepared, Request, SamplingParams
+from backend.types.request import ImageInput, ImageSpan, Prepared, Request, SamplingParams
+from backend.types.step import EmbedSlice
 from tests.unit.sched.builders import BACKGROUND, image, request, sequence
 
 

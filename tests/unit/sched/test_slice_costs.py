@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from backend.sched.slice_costs import SliceCosts
-from backend.types import EncodeSlice
+from backend.types.step import EncodeSlice
 from tests.unit.sched.builders import image
 
 CAT = image("cat", 64, num_slices=4)

@@ -12,7 +12,8 @@ from backend.sched.blocks import BlockPool
 from backend.sched.cost import CostModel, StepCost
 from backend.sched.sequence import Sequence
 from backend.sched.speculator import Speculator, dealt, price
-from backend.types import FinishReason, SamplingParams
+from backend.types.request import SamplingParams
+from backend.types.result import FinishReason
 from tests.fuzz.machine import Machine
 from tests.unit.sched.builders import World, image, request, sequence
 
