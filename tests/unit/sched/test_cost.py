@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from backend.sched.cost import CostModel, StepCost, Work, solve_non_negative, work_of
+from backend.sched.cost import CostModel, StepCost, Work, work_of
+from backend.sched.least_squares import solve_non_negative
 from backend.types.request import SamplingParams
 from backend.types.step import Chunk, EncodeSlice, Step
 from tests.fuzz.machine import Machine
