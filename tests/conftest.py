@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from backend.runtime.native.compiler import find_kernel_obstacle, ready_numba
+
+# As a server does, before any test module imports compiled loops: else those here would be others than a server's.
+if find_kernel_obstacle(int8=False) is None:
+    ready_numba()
+
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:

@@ -26,7 +26,6 @@ NUM_PATCHES, HIDDEN, INNER, HEADS = 100, 64, 96, 2
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     if obstacle := encoder_choice.find_kernel_obstacle(int8=True):
         pytest.skip(obstacle)
-    encoder_choice.ready_numba()
     # A tower of so few columns is further off than a real one.
     monkeypatch.setattr(encoder_choice, "MAX_ERROR", 0.1)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backend.errors import ConfigError
-from backend.runtime.native.compiler import find_kernel_obstacle, ready_numba
+from backend.runtime.native.compiler import find_kernel_obstacle
 from backend.runtime.native.packing import (
     PANEL,
     Groups,
@@ -32,7 +32,6 @@ def product() -> Callable[..., tuple[np.ndarray, torch.Tensor]]:
     """Rows float32 [n, K] times a packed linear, and the rows as the tiles saw them, float64."""
     if obstacle := find_kernel_obstacle(int8=True):
         pytest.skip(obstacle)
-    ready_numba()
     from backend.runtime.native.products import hand_over, multiply
     from backend.runtime.native.shares import TALLY_BYTES
     from backend.runtime.native.vectors import compiled
