@@ -30,19 +30,21 @@ _FORGETTING = 0.98
 _PACE_GAIN = 0.1
 """How far a step moves the pace towards its own."""
 
-_TREND = 3
-"""So many steps in a row that were off beyond `_CLIP`, all slow or all fast, are a new pace and no hiccups."""
+_SLOW_TREND, _FAST_TREND = 16, 3
+"""So many steps in a row that were off beyond `_CLIP`, all slow or all fast, are a new pace and no hiccups. Nothing but
+the machine makes a step fast; what makes one slow is often another's turn, as a tenth of a second for a picture is."""
 
 _TREND_GAIN = 0.5
 _MIN_TREND, _MAX_TREND = -0.5, 1.0
-_SETTLED = 40
-"""Steps before the pace is followed: until then it is the parts that are not known."""
+_SETTLED, _FEW_CHUNKS = 40, 8
+"""Steps, and chunks of several tokens, before the pace is followed: until then it is the parts that are not known."""
 
 _INERTIA = 0.1
 """How hard each coefficient is to move, in steps: those that recent steps say nothing about stay where they are."""
 
-_CLIP = 3.0
-"""A step counts as at most so many spreads away from what was expected, so that one hiccup moves nothing by much."""
+_CLIP, _SLOW_CLIP = 3.0, 1.0
+"""A step counts as at most so many spreads away from what was expected, so that one hiccup moves nothing by much; fewer
+where decodes were slow: a camera's picture is read when nothing but they runs, and would count as what they cost."""
 
 _SPREAD_GAIN = 0.05
 _FIRST_SPREAD = 0.5
@@ -141,6 +143,7 @@ class CostModel:
         self.max_tokens = 0
         self.num_observed = 0
         self._num_surprises = 0
+        self._num_chunks = 0
         self._information = [[0.0] * len(_SCALES) for _ in _SCALES]
         self._moment = [0.0] * len(_SCALES)
 
@@ -178,10 +181,10 @@ class CostModel:
         else:
             sign = 1 if raw_error > 0.0 else -1
             self._num_surprises = sign * (1 + max(0, sign * self._num_surprises))
-        if abs(self._num_surprises) >= _TREND:
+        if self._num_surprises >= _SLOW_TREND or -self._num_surprises >= _FAST_TREND:
             pace = 1.0 + _TREND_GAIN * max(_MIN_TREND, min(_MAX_TREND, raw_error))
         else:
-            pace = 1.0 + _PACE_GAIN * max(-reach, min(reach, raw_error, _MAX_TREND))
+            pace = 1.0 + _PACE_GAIN * max(-reach, min(_SLOW_CLIP * self.coefficients.spread, raw_error))
         self.coefficients = self.coefficients.at_pace(pace)
         self.slices.pace *= pace
         self._moment = [value / pace for value in self._moment]
@@ -189,11 +192,17 @@ class CostModel:
 
     def _fit(self, work: Work, elapsed_s: float) -> None:
         """One step of least squares on relative errors, so that long steps do not outshout the short ones."""
-        self._follow_pace(self.coefficients.forward_s(work), elapsed_s)
+        is_chunk = work.tokens > work.sequences
+        is_early = is_chunk and self._num_chunks < _FEW_CHUNKS
+        self._num_chunks += is_chunk
+        if not is_early:
+            self._follow_pace(self.coefficients.forward_s(work), elapsed_s)
         before = self.coefficients
         predicted_s = before.forward_s(work) if self.num_observed else elapsed_s
-        reach = _CLIP * before.spread
-        error = max(-reach, min(reach, elapsed_s / predicted_s - 1.0))
+        is_settled = self.num_observed >= _SETTLED
+        reach = _CLIP * (max(before.spread, _FIRST_SPREAD) if is_early else before.spread)
+        up = _SLOW_CLIP * before.spread if is_settled and not is_chunk else reach
+        error = max(-reach, min(up, elapsed_s / predicted_s - 1.0))
         parts = (1.0, work.sequences, work.tokens, work.kv_tokens, work.pairs)
         row = [part / scale / predicted_s for part, scale in zip(parts, _SCALES, strict=True)]
         inertia = _INERTIA / predicted_s**2
@@ -204,11 +213,13 @@ class CostModel:
         old = (before.base_s, before.sequence_s, before.token_s, before.kv_token_s, before.pair_s)
         known = [coefficient * scale for coefficient, scale in zip(old, _SCALES, strict=True)]
         free = range(len(_SCALES))
-        if self.num_observed >= _SETTLED:
-            free = _OF_CHUNKS if work.tokens > work.sequences else _OF_DECODES
+        if is_settled:
+            free = _OF_CHUNKS if is_chunk else _OF_DECODES
         matrix = [[v + inertia * (i == j) for j, v in enumerate(line)] for i, line in enumerate(self._information)]
         vector = [m + inertia * c for m, c in zip(self._moment, known, strict=True)]
         fitted = [c / s for c, s in zip(solve_non_negative(matrix, vector, known, free), _SCALES, strict=True)]
-        spread = before.spread + _SPREAD_GAIN * (_SPREAD_OF_MEAN * abs(error) - before.spread)
+        spread = before.spread
+        if not is_early:
+            spread += _SPREAD_GAIN * (_SPREAD_OF_MEAN * abs(error) - spread)
         self.coefficients = StepCost(*fitted, spread=max(_LEAST_SPREAD, spread))
         self.num_observed += 1

@@ -152,6 +152,34 @@ def test_a_profile_taken_beside_other_programs_is_put_right_within_a_second_of_s
         assert cost.predict_s(prompt) == pytest.approx(machine.exact_s(prompt), rel=0.25)
 
 
+def test_a_profile_of_few_prompts_knows_what_a_prompt_token_costs() -> None:
+    """Decodes, which come first, say next to nothing of it, and are well known by then."""
+    for seed in range(12):
+        machine = Machine(base_s=0.005, sequence_s=0.0001, token_s=0.0005, noise=0.1, seed=seed)
+        cost = learn(machine, profile_steps())
+        assert cost.coefficients.token_s == pytest.approx(0.0005, rel=0.3)
+
+
+@pytest.mark.parametrize("slowdown", [1.6, 2.2])
+def test_decodes_beside_the_reading_of_a_picture_are_not_taken_for_their_cost(slowdown: float) -> None:
+    """A camera's cycle: its next picture is read beside seven decode steps, then encoded, then told of by 24 decodes.
+
+    So decodes of the chats alone are timed only while the picture is read.
+    """
+    machine = Machine(base_s=0.006, sequence_s=0.0006, token_s=0.00015, slice_s=(0.003,), noise=0.07)
+    cost = learn(machine, profile_steps())
+    decode, picture = step_of([100, 100]), image("a", num_slices=60)
+    for _ in range(10):
+        machine.slowdown = slowdown
+        learn(machine, [decode] * 7, cost)
+        machine.slowdown = 1.0
+        learn(machine, [step_of([100, 100], [], EncodeSlice(picture, k, 3)) for k in range(0, 60, 3)], cost)
+        learn(machine, [step_of([100, 100, 90])] * 24, cost)
+    learn(machine, [step_of([100, 100], [], EncodeSlice(picture, k, 3)) for k in range(0, 60, 3)], cost)
+    assert cost.predict_s(decode) < 1.25 * machine.exact_s(decode)
+    assert cost.slices.slice_s(picture, 30) == pytest.approx(0.003, rel=0.25)
+
+
 def test_what_steps_say_nothing_about_stays_known() -> None:
     """A thousand decodes of one sequence do not wear out what a prompt token costs."""
     machine = Machine(noise=0.1)
