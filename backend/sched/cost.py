@@ -37,14 +37,16 @@ the machine makes a step fast; what makes one slow is often another's turn, as a
 _TREND_GAIN = 0.5
 _MIN_TREND, _MAX_TREND = -0.5, 1.0
 _SETTLED, _FEW_CHUNKS = 40, 8
-"""Steps, and chunks of several tokens, before the pace is followed: until then it is the parts that are not known."""
+"""Steps, and chunks of several tokens, before the pace is followed: until then it is the parts that are not known. So
+these chunks may move the fit as far as a first step may, and say nothing of its spread."""
 
 _INERTIA = 0.1
 """How hard each coefficient is to move, in steps: those that recent steps say nothing about stay where they are."""
 
 _CLIP, _SLOW_CLIP = 3.0, 1.0
 """A step counts as at most so many spreads away from what was expected, so that one hiccup moves nothing by much; fewer
-where decodes were slow: a camera's picture is read when nothing but they runs, and would count as what they cost."""
+where decodes were slow, and for the pace: a camera's picture is read when nothing but they runs, and would count as
+what they cost."""
 
 _SPREAD_GAIN = 0.05
 _FIRST_SPREAD = 0.5
@@ -201,8 +203,8 @@ class CostModel:
         predicted_s = before.forward_s(work) if self.num_observed else elapsed_s
         is_settled = self.num_observed >= _SETTLED
         reach = _CLIP * (max(before.spread, _FIRST_SPREAD) if is_early else before.spread)
-        up = _SLOW_CLIP * before.spread if is_settled and not is_chunk else reach
-        error = max(-reach, min(up, elapsed_s / predicted_s - 1.0))
+        slow_reach = _SLOW_CLIP * before.spread if is_settled and not is_chunk else reach
+        error = max(-reach, min(slow_reach, elapsed_s / predicted_s - 1.0))
         parts = (1.0, work.sequences, work.tokens, work.kv_tokens, work.pairs)
         row = [part / scale / predicted_s for part, scale in zip(parts, _SCALES, strict=True)]
         inertia = _INERTIA / predicted_s**2

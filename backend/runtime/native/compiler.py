@@ -92,8 +92,8 @@ def ready_numba() -> None:
     """Settle numba's settings, unless the environment did, before any of `KERNELS` is imported: later is too late."""
     features = _features()
     assert features is not None, "asked before"
-    is_first = FEATURES not in os.environ
-    assert not (is_first and f"{__package__}.vectors" in sys.modules), "compiled loops were imported before this"
+    is_in_time = FEATURES in os.environ or f"{__package__}.vectors" not in sys.modules
+    assert is_in_time, "compiled loops were imported before this"
     if "+avx512f" in features.split(","):
         # LLVM would otherwise use half of each vector, for the sake of older processors' clocks.
         features += ",-prefer-256-bit"

@@ -59,7 +59,7 @@ def test_r4_what_just_fits_is_served(made: Request, limits: dict[str, Any]) -> N
 
 def test_r4_more_places_than_the_queue_has_are_refused_for_good() -> None:
     world = World(max_num_waiting=2)
-    with pytest.raises(Rejected, match=r"asks for 3 choices.*max_num_waiting.*2 places") as refusal:
+    with pytest.raises(Rejected, match=r"The request asks for 3 choices.*max_num_waiting.*2 places") as refusal:
         world.submit(replace(request("a", 3), num_places=3))
     assert refusal.value.param == "n"
     world.submit(request("b", 3))
